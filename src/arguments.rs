@@ -4,35 +4,64 @@ mod machines;
 
 use crate::settings::Value;
 use baton_plan::simulation::Times;
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::Path, str::FromStr, time::Duration};
 
 pub(crate) use machines::{GroupArgument, KindArgument, MachinesArgument, PoolArgument};
-
-/// Which users get the kernel, and the Python in which it runs; without one, the Python beside this program.
-pub(crate) enum Place {
-    User {
-        python: Option<PathBuf>,
-    },
-    System {
-        python: Option<PathBuf>,
-    },
-    SysPrefix {
-        python: Option<PathBuf>,
-    },
-    Prefix {
-        prefix: PathBuf,
-        python: Option<PathBuf>,
-    },
-}
 
 /// Everything except a notebook counts as a script.
 pub(crate) fn is_notebook(program: &Path) -> bool {
     program
         .extension()
         .is_some_and(|extension| extension == "ipynb")
+}
+
+/// Checks the end of a job's id.
+///
+/// # Errors
+/// If it cannot be one; the message says what is expected.
+pub(crate) fn last_digits(text: &str) -> Result<String, &'static str> {
+    let is_digit = |one: char| one.is_ascii_hexdigit() || one == '-';
+    match !text.is_empty() && text.chars().all(is_digit) {
+        true => Ok(text.to_owned()),
+        false => {
+            Err("the last digits of a job are expected, such as 7f3a: `baton jobs` lists the jobs")
+        }
+    }
+}
+
+/// A time, or `none` to remove a limit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limit(pub(crate) Option<Duration>);
+
+impl FromStr for Limit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self(None)),
+            text => Duration::from_text(text).map(|time| Self(Some(time))),
+        }
+    }
+}
+
+/// When people work together, and how many: `Mon 17:00-18:30 350`.
+#[derive(Debug, Clone)]
+pub(crate) struct LessonArgument {
+    pub(crate) when: String,
+    pub(crate) people: u32,
+}
+
+impl FromStr for LessonArgument {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let read = || {
+            let (when, people) = text.trim().rsplit_once(' ')?;
+            let (when, people) = (when.to_owned(), people.parse().ok()?);
+            Some(Self { when, people })
+        };
+        read().ok_or("a time and a number of people are expected, such as \"Mon 17:00-18:30 350\"")
+    }
 }
 
 /// The smallest and largest number of machines in a pool.

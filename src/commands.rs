@@ -6,6 +6,7 @@ pub(crate) mod bench;
 pub(crate) mod broker;
 pub(crate) mod chunks;
 pub(crate) mod config;
+pub(crate) mod course;
 pub(crate) mod doctor;
 pub(crate) mod env;
 pub(crate) mod files;

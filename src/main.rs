@@ -12,9 +12,9 @@ mod settings;
 mod signals;
 
 use baton_gpu_worker::gpu::{sleep, trial};
-use clap::ArgMatches;
+use cli::{Command, Parsed};
 use settings::{Settings, Surroundings};
-use std::{collections::BTreeMap, ffi::OsString, process::ExitCode};
+use std::{ffi::OsString, process::ExitCode};
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         Some((command, rest)) if command == "kernel" && !cli::asks_for_help(rest) => {
             commands::kernel::main(&surroundings, rest)
         }
-        _ => run(&surroundings, &cli::matches(&arguments)),
+        _ => run(&surroundings, cli::parse(&arguments)),
     };
     result.unwrap_or_else(|error| {
         report(&error);
@@ -32,101 +32,71 @@ fn main() -> ExitCode {
     })
 }
 
-fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let Some((command, matches)) = matches.subcommand() else {
-        return Ok(ExitCode::FAILURE);
-    };
-    if command != "up" {
-        let default = match command {
-            "broker" | "chunks" | "worker" => "info",
-            // The Python program shows errors itself.
-            cli::PROGRAM => "error",
-            _ => "warn",
-        };
-        logging::to_stderr(surroundings, default);
+fn run(surroundings: &Surroundings, parsed: Parsed) -> anyhow::Result<ExitCode> {
+    let Parsed { command, flags } = parsed;
+    match command {
+        // It logs once it has left the terminal.
+        Command::Up(_) => {}
+        Command::Broker | Command::Chunks | Command::Worker => {
+            logging::to_stderr(surroundings, "info");
+        }
+        // The Python program shows errors itself.
+        Command::Program(_) => logging::to_stderr(surroundings, "error"),
+        _ => logging::to_stderr(surroundings, "warn"),
     }
-    if matches!(command, "up" | "broker" | "chunks" | "worker") {
+    if matches!(
+        command,
+        Command::Up(_) | Command::Broker | Command::Chunks | Command::Worker
+    ) {
         service::hide_memory()?;
     }
-    let settings = || Settings::read(surroundings, flags(command, matches));
+    let settings = || Settings::read(surroundings, flags.clone());
     match command {
-        "up" if matches.get_flag(cli::DETACHED) => commands::up::start(&settings()?),
-        "up" => {
-            let in_background = matches.get_flag(cli::IN_BACKGROUND);
-            commands::up::main(surroundings, &settings()?, in_background)
-        }
-        "broker" => commands::broker::main(&settings()?),
-        "chunks" => commands::chunks::main(&settings()?),
-        "worker" => commands::worker::main(&settings()?),
-        "config" => commands::config::main(surroundings, matches),
-        "login" => commands::login::main(surroundings, &settings()?, matches),
-        "install" => commands::install::main(surroundings, &cli::place(matches)),
-        "doctor" => commands::doctor::main(
-            surroundings,
-            settings(),
-            cli::python(matches),
-            matches.get_flag("json"),
-        ),
-        cli::ENV => match matches.subcommand() {
-            Some((command, matches)) => {
-                let settings = Settings::read(surroundings, flags(cli::ENV, matches))?;
-                commands::env::main(surroundings, &settings, command, matches)
-            }
-            None => Ok(ExitCode::FAILURE),
-        },
-        "people" => match matches.subcommand() {
-            Some((command, matches)) => {
-                let flags = flags("people", matches);
-                let settings = Settings::read(surroundings, flags)?;
-                commands::people::main(&settings, command, matches)
-            }
-            None => Ok(ExitCode::FAILURE),
-        },
-        "jobs" | "workers" | "courses" | "usage" | "explain" => {
-            commands::ask::main(&settings()?, command, matches)
-        }
-        "cancel" | "hold" | "release" | "front" | "drain" | "resume" | "course" | "audit" => {
-            commands::act::main(&settings()?, command, matches)
-        }
-        "run" => commands::run::main(&settings()?, matches),
-        "logs" => commands::run::logs(&settings()?, matches),
-        "fetch" => commands::run::fetch(&settings()?, matches),
-        "pools" => commands::pools::main(&settings()?, matches),
-        "states" => commands::states::main(&settings()?, matches),
-        "grant" => commands::grant::main(&settings()?, matches),
-        "publish" => commands::publish::main(&settings()?, matches),
-        "plan" => commands::plan::main(matches, settings),
-        "bench" => match matches.subcommand() {
-            Some((_, matches)) => {
-                let flags = flags("bench latency", matches);
-                let settings = Settings::read(surroundings, flags)?;
-                commands::bench::main(&settings, matches)
-            }
-            None => Ok(ExitCode::FAILURE),
-        },
-        sleep::COMMAND => {
+        Command::Up(of) => commands::up::main(surroundings, &settings()?, &of),
+        Command::Broker => commands::broker::main(&settings()?),
+        Command::Chunks => commands::chunks::main(&settings()?),
+        Command::Worker => commands::worker::main(&settings()?),
+        Command::Config(of) => commands::config::main(surroundings, &of),
+        Command::Login(of) => commands::login::main(surroundings, &settings()?, &of),
+        Command::Install(of) => commands::install::main(surroundings, &of),
+        Command::Doctor(of) => commands::doctor::main(surroundings, settings(), &of),
+        Command::Env(of) => commands::env::main(surroundings, &settings()?, &of),
+        Command::People(of) => commands::people::main(&settings()?, &of),
+        Command::Status(of) => commands::status::main(&settings()?, &of),
+        Command::Jobs(of) => commands::ask::jobs(&settings()?, &of),
+        Command::Workers(of) => commands::ask::workers(&settings()?, &of),
+        Command::Courses(of) => commands::ask::courses(&settings()?, &of),
+        Command::Usage(of) => commands::ask::usage(&settings()?, &of),
+        Command::Explain(of) => commands::ask::explain(&settings()?, &of),
+        Command::Cancel(of) => commands::act::cancel(&settings()?, &of),
+        Command::Hold(of) => commands::act::hold(&settings()?, &of),
+        Command::Release(of) => commands::act::release(&settings()?, &of),
+        Command::Front(of) => commands::act::front(&settings()?, &of),
+        Command::Drain(of) => commands::act::drain(&settings()?, &of),
+        Command::Resume(of) => commands::act::resume(&settings()?, &of),
+        Command::Audit(of) => commands::act::audit(&settings()?, &of),
+        Command::Course(of) => commands::course::main(&settings()?, &of),
+        Command::Run(of) => commands::run::main(&settings()?, &of),
+        Command::Logs(of) => commands::run::logs(&settings()?, &of),
+        Command::Fetch(of) => commands::run::fetch(&settings()?, &of),
+        Command::Pools(of) => commands::pools::main(&settings()?, &of),
+        Command::States(of) => commands::states::main(&settings()?, &of),
+        Command::Grant(of) => commands::grant::main(&settings()?, &of),
+        Command::Publish(of) => commands::publish::main(&settings()?, &of),
+        Command::Files(of) => commands::files::main(&settings()?, &of),
+        Command::Plan(of) => commands::plan::main(&of, settings),
+        Command::Bench(of) => commands::bench::main(&settings()?, &of),
+        Command::Program(of) => commands::program::main(surroundings, &of),
+        Command::Kernel(_) => anyhow::bail!("Jupyter starts the kernel"),
+        Command::Sleep => {
             sleep::run_program()?;
             Ok(ExitCode::SUCCESS)
         }
-        trial::COMMAND => {
+        Command::Trial => {
             trial::run_program()?;
             Ok(ExitCode::SUCCESS)
         }
-        cli::PROGRAM => commands::program::main(surroundings, matches),
-        "files" => commands::files::main(&settings()?, matches),
-        "status" => commands::status::main(&settings()?, matches),
-        other => anyhow::bail!("There is no command {other}"),
     }
-}
-
-/// The values from the command line, by the key of the setting.
-fn flags(command: &str, matches: &ArgMatches) -> BTreeMap<&'static str, String> {
-    settings::flags_of(command)
-        .filter_map(|setting| {
-            let text = matches.get_one::<String>(setting.key)?;
-            Some((setting.key, text.clone()))
-        })
-        .collect()
 }
 
 fn report(error: &anyhow::Error) {

@@ -533,11 +533,11 @@ settings! {
     default: Text("127.0.0.1:0");
 }
 
+/// The values on the command line, by the key of the setting.
+pub(crate) type Flags = BTreeMap<&'static str, String>;
+
 impl Settings {
-    pub(crate) fn read(
-        surroundings: &Surroundings,
-        flags: BTreeMap<&'static str, String>,
-    ) -> Result<Self, SettingsError> {
+    pub(crate) fn read(surroundings: &Surroundings, flags: Flags) -> Result<Self, SettingsError> {
         Self::from_sources(&Sources::gather(surroundings, flags, TABLE)?)
     }
 }

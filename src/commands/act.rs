@@ -1,82 +1,197 @@
-//! `baton cancel`, `hold`, `release`, `front`, `drain`, `resume`, `course` and `audit`: actions
-//! through the broker's API.
+//! `baton cancel`, `hold`, `release`, `front`, `drain`, `resume` and `audit`: actions through the
+//! broker's API.
 
 use super::{
-    ask::{client, filters, find, find_if_any, list, run, shown, text},
+    ask::{ENTRIES, client, filters, find, find_if_any, list, run, shown, text},
     run::cancel_group,
 };
-use crate::settings::Settings;
+use crate::{arguments::last_digits, settings::Settings};
 use anyhow::Context;
-use baton_protocol::api::{
-    Act, Course, CourseChange, Deadline, Job, JobState, Lesson, LessonOutlook, Page, Why, Worker,
-};
+use baton_protocol::api::{Act, Job, JobState, Why, Worker};
 use baton_transport::Api;
-use clap::ArgMatches;
+use clap::{Args, value_parser};
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use std::{collections::BTreeSet, process::ExitCode, time::Duration};
+use std::{collections::BTreeSet, process::ExitCode};
 
-pub(crate) fn main(
-    settings: &Settings,
-    command: &str,
-    matches: &ArgMatches,
-) -> anyhow::Result<ExitCode> {
-    let api = client(settings)?;
-    run(answer(&api, settings, command, matches))
+/// Stop a job: your own, or one of a course that you are staff of
+#[derive(Args)]
+pub(crate) struct Cancel {
+    /// The last digits of the job, as errors, pages and `baton jobs` show them
+    #[arg(value_parser = last_digits)]
+    job: String,
+    /// The reason; the owner of the job reads it
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
-async fn answer(
-    api: &Api,
+/// Put a waiting job on hold
+#[derive(Args)]
+pub(crate) struct Hold {
+    /// The last digits of the job, as errors, pages and `baton jobs` show them
+    #[arg(value_parser = last_digits)]
+    job: String,
+    /// The reason; the owner of the job reads it
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Release a job that is on hold
+#[derive(Args)]
+pub(crate) struct Release {
+    /// The last digits of the job, as errors, pages and `baton jobs` show them
+    #[arg(value_parser = last_digits)]
+    job: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Move a waiting job to the front
+#[derive(Args)]
+pub(crate) struct Front {
+    /// The last digits of the job, as errors, pages and `baton jobs` show them
+    #[arg(value_parser = last_digits)]
+    job: String,
+    /// The reason; it is recorded
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Drain a worker: it accepts no new jobs and finishes the running ones
+#[derive(Args)]
+pub(crate) struct Drain {
+    /// The name of the worker, as `baton workers` shows it
+    worker: String,
+    /// The reason; waiting people read it
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Let a drained worker accept jobs again (for a job: `baton run --resume`)
+#[derive(Args)]
+pub(crate) struct Resume {
+    /// The name of the worker, as `baton workers` shows it
+    worker: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// List the actions of staff
+#[derive(Args)]
+pub(crate) struct Audit {
+    /// Only for this course
+    #[arg(long, value_name = "NAME")]
+    course: Option<String>,
+    /// The largest number of entries
+    #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(1..), default_value_t = ENTRIES)]
+    limit: u32,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn cancel(settings: &Settings, of: &Cancel) -> anyhow::Result<ExitCode> {
+    let api = client(settings)?;
+    let reason = of.reason.clone();
+    run(async {
+        let jobs = cancel_all(&api, settings, &of.job, &Why { reason }).await?;
+        shown(&jobs, of.json, jobs_text)
+    })
+}
+
+pub(crate) fn hold(settings: &Settings, of: &Hold) -> anyhow::Result<ExitCode> {
+    let reason = Some(of.reason.clone());
+    act_on_job(settings, "hold", &of.job, Why { reason }, of.json)
+}
+
+pub(crate) fn release(settings: &Settings, of: &Release) -> anyhow::Result<ExitCode> {
+    act_on_job(settings, "release", &of.job, Why { reason: None }, of.json)
+}
+
+pub(crate) fn front(settings: &Settings, of: &Front) -> anyhow::Result<ExitCode> {
+    let reason = Some(of.reason.clone());
+    act_on_job(settings, "front", &of.job, Why { reason }, of.json)
+}
+
+fn act_on_job(
     settings: &Settings,
-    command: &str,
-    matches: &ArgMatches,
-) -> anyhow::Result<String> {
-    let json = matches.get_flag("json");
-    let now_ms = Timestamp::now().as_millisecond();
-    let named = |name: &str| matches.get_one::<String>(name).context("What?");
-    match command {
-        "cancel" => {
-            let jobs = cancel(api, settings, named("job")?, &why(matches)).await?;
-            shown(&jobs, json, |jobs| text::jobs(jobs, now_ms))
-        }
-        "hold" | "release" | "front" => {
-            let job = find(api, named("job")?).await?.job;
-            let path = format!("/v1/jobs/{job}/{command}");
-            let job: Job = api.act(&path, &why(matches)).await?;
-            shown(&[job], json, |jobs| text::jobs(jobs, now_ms))
-        }
-        "drain" | "resume" => {
-            let path = format!("/v1/workers/{}/{command}", segment(named("worker")?));
-            let worker: Worker = api.act(&path, &why(matches)).await?;
-            shown(&[worker], json, |workers| text::workers(workers))
-        }
-        "course" => {
-            let path = format!("/v1/courses/{}", segment(named("course")?));
-            let change = change(matches)?;
-            let enters_lessons = change.timetable.as_ref().is_some_and(|new| !new.is_empty());
-            let course: Course = api.act(&path, &change).await?;
-            let mut lessons = Vec::new();
-            if enters_lessons && !json {
-                let all: Page<LessonOutlook> = api.ask("/v1/timetable", &[]).await?;
-                lessons.extend(all.items);
-                lessons.retain(|lesson| lesson.course == course.course);
-            }
-            shown(&[course], json, |courses| {
-                text::courses(courses) + &text::lessons(&lessons)
-            })
-        }
-        "audit" => {
-            let limit = *matches.get_one::<u32>("limit").expect("it has a default");
-            let acts: Vec<Act> =
-                list(api, "/v1/audit", filters(matches, &["course"]), limit).await?;
-            shown(&acts, json, |acts| text::acts(acts))
-        }
-        other => anyhow::bail!("There is no command {other}"),
-    }
+    action: &str,
+    end: &str,
+    why: Why,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    let api = client(settings)?;
+    run(async {
+        let job = find(&api, end).await?.job;
+        let job: Job = api.act(&format!("/v1/jobs/{job}/{action}"), &why).await?;
+        shown(&[job], json, jobs_text)
+    })
+}
+
+fn jobs_text(jobs: &(impl AsRef<[Job]> + ?Sized)) -> String {
+    text::jobs(jobs.as_ref(), Timestamp::now().as_millisecond())
+}
+
+pub(crate) fn drain(settings: &Settings, of: &Drain) -> anyhow::Result<ExitCode> {
+    let reason = Some(of.reason.clone());
+    act_on_worker(settings, "drain", &of.worker, Why { reason }, of.json)
+}
+
+pub(crate) fn resume(settings: &Settings, of: &Resume) -> anyhow::Result<ExitCode> {
+    act_on_worker(
+        settings,
+        "resume",
+        &of.worker,
+        Why { reason: None },
+        of.json,
+    )
+}
+
+fn act_on_worker(
+    settings: &Settings,
+    action: &str,
+    name: &str,
+    why: Why,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    let api = client(settings)?;
+    run(async {
+        let path = format!("/v1/workers/{}/{action}", segment(name));
+        let worker: Worker = api.act(&path, &why).await?;
+        shown(&[worker], json, |workers| text::workers(workers))
+    })
+}
+
+pub(crate) fn audit(settings: &Settings, of: &Audit) -> anyhow::Result<ExitCode> {
+    let api = client(settings)?;
+    run(async {
+        let query = filters([("course", &of.course)]);
+        let acts: Vec<Act> = list(&api, "/v1/audit", query, of.limit).await?;
+        shown(&acts, of.json, |acts| text::acts(acts))
+    })
 }
 
 /// Cancels a job, or all jobs of a group. Returns the jobs that it cancelled.
-async fn cancel(api: &Api, settings: &Settings, end: &str, why: &Why) -> anyhow::Result<Vec<Job>> {
+async fn cancel_all(
+    api: &Api,
+    settings: &Settings,
+    end: &str,
+    why: &Why,
+) -> anyhow::Result<Vec<Job>> {
     // Do this first, so that no further job of the group is submitted after those that are cancelled below.
     let to_come = cancel_group(settings, end)?;
     if to_come.is_none()
@@ -124,54 +239,8 @@ async fn cancel_one(api: &Api, job: &Job, why: &Why) -> anyhow::Result<Job> {
     Ok(api.act(&path, why).await?)
 }
 
-fn why(matches: &ArgMatches) -> Why {
-    // Some actions do not take a reason.
-    let reason = matches.try_get_one::<String>("reason").ok().flatten();
-    Why {
-        reason: reason.cloned(),
-    }
-}
-
 pub(super) fn segment(name: &str) -> impl std::fmt::Display {
     utf8_percent_encode(name, NON_ALPHANUMERIC)
-}
-
-fn change(matches: &ArgMatches) -> anyhow::Result<CourseChange> {
-    let limit = |name| {
-        let given = matches.get_one::<Option<Duration>>(name)?;
-        Some(given.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
-    };
-    let text_or_none = |text, none| match matches.get_one::<String>(text) {
-        Some(text) => Some(Some(text.clone())),
-        None => matches.get_flag(none).then_some(None),
-    };
-    let change = CourseChange {
-        weight: matches.get_one("weight").copied(),
-        timeout_ms: limit("limit"),
-        longest_timeout_ms: limit("longest"),
-        paused: text_or_none("pause", "unpause"),
-        message: text_or_none("message", "no-message"),
-        deadlines: deadlines(matches)?,
-        staff_see_outputs: matches.get_one("staff-see-outputs").copied(),
-        timetable: lessons(matches),
-    };
-    anyhow::ensure!(
-        change != CourseChange::default(),
-        "There is nothing to change\nhint: baton course --help lists the settings"
-    );
-    Ok(change)
-}
-
-fn lessons(matches: &ArgMatches) -> Option<Vec<Lesson>> {
-    if matches.get_flag("no-lessons") {
-        return Some(Vec::new());
-    }
-    let lessons = matches.get_many::<(String, u32)>("lesson")?;
-    let lessons = lessons.map(|(when, people)| Lesson {
-        when: when.clone(),
-        people: *people,
-    });
-    Some(lessons.collect())
 }
 
 /// Parses a local time, such as `2026-11-20T23:59`, to milliseconds since 1970.
@@ -180,24 +249,4 @@ pub(super) fn local_ms(when: &str) -> anyhow::Result<i64> {
         .parse()
         .with_context(|| format!("{when:?} is not a time such as 2026-11-20T23:59"))?;
     Ok(TimeZone::system().to_timestamp(time)?.as_millisecond())
-}
-
-fn deadlines(matches: &ArgMatches) -> anyhow::Result<Option<Vec<Deadline>>> {
-    if matches.get_flag("no-deadline") {
-        return Ok(Some(Vec::new()));
-    }
-    let Some(when) = matches.get_one::<String>("deadline") else {
-        return Ok(None);
-    };
-    let until_ms = local_ms(when)?;
-    let before: &Duration = matches.get_one("before").expect("it has a default");
-    let before_ms = i64::try_from(before.as_millis()).context("That is too long before")?;
-    let weight = *matches
-        .get_one("deadline-weight")
-        .expect("it has a default");
-    Ok(Some(vec![Deadline {
-        from_ms: until_ms.saturating_sub(before_ms),
-        until_ms,
-        weight,
-    }]))
 }

@@ -3,27 +3,149 @@
 pub(super) mod text;
 
 use super::run as run_command;
-use crate::{service, settings::Settings};
+use crate::{arguments::last_digits, service, settings::Settings};
 use anyhow::Context;
 use baton_protocol::api::{Course, Explanation, Job, Page, Usage, Worker};
 use baton_transport::Api;
-use clap::{ArgMatches, parser::ValueSource};
-use jiff::{ToSpan, Zoned, tz::TimeZone};
+use clap::{Args, value_parser};
+use jiff::{Timestamp, ToSpan, Zoned, tz::TimeZone};
 use serde::{Serialize, de::DeserializeOwned};
 use std::process::ExitCode;
 
 /// The most items that the broker returns at once.
 const PART: u32 = 500;
 
+/// How many entries of a list are shown by default.
+pub(super) const ENTRIES: u32 = 20;
+
 pub(super) type Query = Vec<(&'static str, String)>;
 
-pub(crate) fn main(
-    settings: &Settings,
-    command: &str,
-    matches: &ArgMatches,
-) -> anyhow::Result<ExitCode> {
+/// List jobs, newest first
+#[derive(Args)]
+pub(crate) struct Jobs {
+    /// Only in this state
+    #[arg(long, value_parser = ["queued", "assigned", "started", "finished", "unfinished"])]
+    state: Option<String>,
+    /// Only for this person
+    #[arg(long, value_name = "NAME")]
+    person: Option<String>,
+    /// Only for this course
+    #[arg(long, value_name = "NAME")]
+    course: Option<String>,
+    /// Only the jobs of this group, by its last digits, as `baton run` prints them
+    #[arg(long)]
+    group: Option<String>,
+    /// The largest number of entries [default: 20, or all of a group]
+    #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(1..))]
+    limit: Option<u32>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// List workers and what they run
+#[derive(Args)]
+pub(crate) struct Workers {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// List courses and their limits
+#[derive(Args)]
+pub(crate) struct Courses {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show how much GPU time each person used
+#[derive(Args)]
+pub(crate) struct UsageArguments {
+    /// Only for this person
+    #[arg(long, value_name = "NAME")]
+    person: Option<String>,
+    /// Only for this course
+    #[arg(long, value_name = "NAME")]
+    course: Option<String>,
+    /// For this many days, including today
+    #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(1..), default_value_t = 7)]
+    days: u32,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Explain why a job is where it is
+#[derive(Args)]
+pub(crate) struct Explain {
+    /// The last digits of the job, as errors, pages and `baton jobs` show them
+    #[arg(value_parser = last_digits)]
+    job: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn jobs(settings: &Settings, of: &Jobs) -> anyhow::Result<ExitCode> {
     let api = client(settings)?;
-    run(answer(&api, settings, command, matches))
+    let all_or = match of.group {
+        Some(_) => u32::MAX,
+        None => ENTRIES,
+    };
+    let query = filters([
+        ("state", &of.state),
+        ("person", &of.person),
+        ("course", &of.course),
+        ("group", &of.group),
+    ]);
+    run(async {
+        let jobs: Vec<Job> = list(&api, "/v1/jobs", query, of.limit.unwrap_or(all_or)).await?;
+        if let Some(group) = &of.group {
+            report_not_submitted(run_command::to_come_of_group(settings, group)?);
+        }
+        let now_ms = Timestamp::now().as_millisecond();
+        shown(&jobs, of.json, |jobs| text::jobs(jobs, now_ms))
+    })
+}
+
+pub(crate) fn workers(settings: &Settings, of: &Workers) -> anyhow::Result<ExitCode> {
+    let api = client(settings)?;
+    run(async {
+        let workers: Page<Worker> = api.ask("/v1/workers", &[]).await?;
+        shown(&workers.items, of.json, |workers| text::workers(workers))
+    })
+}
+
+pub(crate) fn courses(settings: &Settings, of: &Courses) -> anyhow::Result<ExitCode> {
+    let api = client(settings)?;
+    run(async {
+        let courses: Page<Course> = api.ask("/v1/courses", &[]).await?;
+        shown(&courses.items, of.json, |courses| text::courses(courses))
+    })
+}
+
+pub(crate) fn usage(settings: &Settings, of: &UsageArguments) -> anyhow::Result<ExitCode> {
+    let api = client(settings)?;
+    let mut query = filters([("person", &of.person), ("course", &of.course)]);
+    query.push(("from", first_day(of.days)?));
+    run(async {
+        let rows: Vec<Usage> = list(&api, "/v1/usage", query, u32::MAX).await?;
+        shown(&rows, of.json, |rows| text::usage(rows, of.days))
+    })
+}
+
+pub(crate) fn explain(settings: &Settings, of: &Explain) -> anyhow::Result<ExitCode> {
+    let api = client(settings)?;
+    run(async {
+        let job = find(&api, &of.job).await?.job;
+        let path = format!("/v1/jobs/{job}/explanation");
+        let explanation: Explanation = api.ask(&path, &[]).await?;
+        let now_ms = Timestamp::now().as_millisecond();
+        shown(&explanation, of.json, |explanation| {
+            text::explanation(explanation, now_ms)
+        })
+    })
 }
 
 pub(super) fn client(settings: &Settings) -> anyhow::Result<Api> {
@@ -51,56 +173,6 @@ pub(super) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-async fn answer(
-    api: &Api,
-    settings: &Settings,
-    command: &str,
-    matches: &ArgMatches,
-) -> anyhow::Result<String> {
-    let json = matches.get_flag("json");
-    let now_ms = jiff::Timestamp::now().as_millisecond();
-    Ok(match command {
-        "jobs" => {
-            let group = matches.get_one::<String>("group");
-            let limit = match matches.value_source("limit") {
-                Some(ValueSource::DefaultValue) if group.is_some() => u32::MAX,
-                _ => *matches.get_one("limit").expect("it has a default"),
-            };
-            let query = filters(matches, &["state", "person", "course", "group"]);
-            let jobs: Vec<Job> = list(api, "/v1/jobs", query, limit).await?;
-            if let Some(group) = group {
-                report_not_submitted(run_command::to_come_of_group(settings, group)?);
-            }
-            shown(&jobs, json, |jobs| text::jobs(jobs, now_ms))?
-        }
-        "workers" => {
-            let workers: Page<Worker> = api.ask("/v1/workers", &[]).await?;
-            shown(&workers.items, json, |workers| text::workers(workers))?
-        }
-        "courses" => {
-            let courses: Page<Course> = api.ask("/v1/courses", &[]).await?;
-            shown(&courses.items, json, |courses| text::courses(courses))?
-        }
-        "usage" => {
-            let days = *matches.get_one::<u32>("days").expect("it has a default");
-            let mut query = filters(matches, &["person", "course"]);
-            query.push(("from", first_day(days)?));
-            let rows: Vec<Usage> = list(api, "/v1/usage", query, u32::MAX).await?;
-            shown(&rows, json, |rows| text::usage(rows, days))?
-        }
-        "explain" => {
-            let job = matches.get_one::<String>("job").context("Which job?")?;
-            let job = find(api, job).await?.job;
-            let path = format!("/v1/jobs/{job}/explanation");
-            let explanation: Explanation = api.ask(&path, &[]).await?;
-            shown(&explanation, json, |explanation| {
-                text::explanation(explanation, now_ms)
-            })?
-        }
-        other => anyhow::bail!("There is no command {other}"),
-    })
-}
-
 /// Reports jobs of an array that have not been submitted to the broker.
 fn report_not_submitted(jobs: usize) {
     match jobs {
@@ -122,9 +194,14 @@ pub(super) fn shown<Answer: Serialize + ?Sized>(
     }
 }
 
-pub(super) fn filters(matches: &ArgMatches, names: &[&'static str]) -> Query {
-    let given = |name: &&'static str| Some((*name, matches.get_one::<String>(name)?.clone()));
-    names.iter().filter_map(given).collect()
+/// The filters that were given.
+pub(super) fn filters<const COUNT: usize>(
+    given: [(&'static str, &Option<String>); COUNT],
+) -> Query {
+    let given = given.into_iter();
+    given
+        .filter_map(|(name, text)| Some((name, text.clone()?)))
+        .collect()
 }
 
 /// Fetches the parts of a list, up to `most` items.

@@ -1,17 +1,31 @@
 //! `baton config`: the current configuration, and all settings.
 
 use super::broker;
-use crate::settings::{self, CONFIGURATION_VARIABLE, Settings, Surroundings};
+use crate::settings::{self, CONFIGURATION_VARIABLE, Flags, Settings, Surroundings};
 use anyhow::Context;
 use baton_broker::PoolSettings;
-use clap::ArgMatches;
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
+use clap::Subcommand;
+use std::{path::PathBuf, process::ExitCode};
 
-pub(crate) fn main(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    match matches.subcommand() {
-        Some(("reference", _)) => print!("{}", settings::reference()),
-        Some(("check", matches)) => check(surroundings, matches.get_one::<PathBuf>("file"))?,
-        _ => show(surroundings)?,
+/// Show or check the configuration
+#[derive(Subcommand)]
+pub(crate) enum Config {
+    /// Check a configuration file, without starting anything
+    Check {
+        /// The file; without it, the files in effect
+        file: Option<PathBuf>,
+    },
+    /// Print every setting, its value and its origin
+    Show,
+    /// Print the reference of all settings
+    Reference,
+}
+
+pub(crate) fn main(surroundings: &Surroundings, of: &Config) -> anyhow::Result<ExitCode> {
+    match of {
+        Config::Check { file } => check(surroundings, file.as_ref())?,
+        Config::Show => show(surroundings)?,
+        Config::Reference => print!("{}", settings::reference()),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -25,7 +39,7 @@ fn check(surroundings: &Surroundings, file: Option<&PathBuf>) -> anyhow::Result<
         let path = file.display().to_string();
         surroundings.environment.insert(name, path);
     }
-    let settings = Settings::read(&surroundings, BTreeMap::new())?;
+    let settings = Settings::read(&surroundings, Flags::new())?;
     PoolSettings::read(&settings.pool.0).context("The settings of a pool are wrong")?;
     broker::tls_files(&settings)?;
     println!("The settings are valid");

@@ -9,6 +9,7 @@ use crate::{
     python,
     settings::{Settings, SettingsError, Surroundings},
 };
+use clap::Args;
 use serde::Serialize;
 use std::{path::PathBuf, process::ExitCode};
 
@@ -44,15 +45,25 @@ impl<'a> From<&'a Finding> for Check<'a> {
     }
 }
 
+/// Check this machine and explain how to fix problems
+#[derive(Args)]
+pub(crate) struct Doctor {
+    /// The Python in which notebooks run
+    #[arg(long)]
+    python: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
 pub(crate) fn main(
     surroundings: &Surroundings,
     settings: Result<Settings, SettingsError>,
-    python: Option<PathBuf>,
-    json: bool,
+    of: &Doctor,
 ) -> anyhow::Result<ExitCode> {
-    let findings = findings(surroundings, settings, python);
+    let findings = findings(surroundings, settings, of.python.clone());
     let checks: Vec<Check<'_>> = findings.iter().map(Check::from).collect();
-    match json {
+    match of.json {
         true => println!("{}", serde_json::to_string_pretty(&checks)?),
         false => checks.iter().for_each(print),
     }

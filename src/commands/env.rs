@@ -12,15 +12,40 @@ use baton_protocol::{
     api::{Course, EnvironmentOverview, Page},
 };
 use baton_transport::Api;
-use clap::ArgMatches;
+use clap::Subcommand;
 use serde::Serialize;
 use std::process::ExitCode;
+
+/// Install the environments of courses beside notebooks
+#[derive(Subcommand)]
+pub(crate) enum Env {
+    /// List the environments of courses, and which of them are installed here
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Install the environment of a course for notebooks here
+    ///
+    /// The packages come from the same lock as on the workers. The kernel "Python (shared GPU) - NAME", which uses
+    /// them, is installed as well.
+    ///
+    /// If both are up to date, nothing changes.
+    Sync {
+        /// The environment
+        /// [default: that of your course]
+        #[arg(verbatim_doc_comment)]
+        name: Option<String>,
+        /// Change nothing, and print what differs; the exit code is 1 if something does
+        #[arg(long)]
+        check: bool,
+    },
+}
 
 pub(crate) fn main(
     surroundings: &Surroundings,
     settings: &Settings,
-    command: &str,
-    matches: &ArgMatches,
+    of: &Env,
 ) -> anyhow::Result<ExitCode> {
     let api = client(settings)?;
     let here = Here::new(surroundings, settings);
@@ -29,14 +54,14 @@ pub(crate) fn main(
         .build()
         .context("Failed to start")?;
     runtime.block_on(async {
-        match command {
-            "list" => list(&api, &here, matches.get_flag("json")).await,
-            _ => {
-                let name = match matches.get_one::<String>("name") {
+        match of {
+            Env::List { json } => list(&api, &here, *json).await,
+            Env::Sync { name, check } => {
+                let name = match name {
                     Some(name) => name.clone(),
                     None => of_course(&api, settings).await?,
                 };
-                match matches.get_flag("check") {
+                match check {
                     true => sync::check(&api, &here, &name).await,
                     false => sync::sync(&api, &here, &name).await,
                 }

@@ -4,7 +4,7 @@ use super::ask::text;
 use crate::settings::Settings;
 use anyhow::Context;
 use baton_mirror::{Kept, Trash, Was};
-use clap::ArgMatches;
+use clap::{Args, Subcommand};
 use jiff::{Timestamp, tz::TimeZone};
 use serde::Serialize;
 use std::{
@@ -22,22 +22,50 @@ struct Shown {
     unix_ms: i64,
 }
 
-pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let Some((command, matches)) = matches.subcommand() else {
-        return Ok(ExitCode::FAILURE);
-    };
-    let folder = notebook_folder(settings, matches.get_one("folder"))?;
+/// Restore files that %%gpu cells deleted or replaced
+#[derive(Subcommand)]
+pub(crate) enum Files {
+    /// List the files that can be restored, newest first
+    List {
+        #[command(flatten)]
+        notebook: Notebook,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Restore files
+    ///
+    /// With PATH, restore the newest version of that file, or of every file in that folder. What is there now goes to
+    /// the trash.
+    ///
+    /// Without PATH, restore every file that was deleted and is still missing.
+    Restore {
+        /// A file or a folder, as `baton files list` shows it
+        #[arg(value_name = "PATH")]
+        paths: Vec<PathBuf>,
+        #[command(flatten)]
+        notebook: Notebook,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct Notebook {
+    /// The notebook's folder
+    /// [default: this folder, or the nearest one above it with a trash]
+    #[arg(long, verbatim_doc_comment)]
+    folder: Option<PathBuf>,
+}
+
+pub(crate) fn main(settings: &Settings, of: &Files) -> anyhow::Result<ExitCode> {
+    let (Files::List { notebook, .. } | Files::Restore { notebook, .. }) = of;
+    let folder = notebook_folder(settings, notebook.folder.as_ref())?;
     let trash = Trash::of(&folder, &settings.state_folder);
     let kept = trash
         .kept()
         .with_context(|| format!("Failed to look through the trash of {}", folder.display()))?;
-    match command {
-        "list" => list(&kept, matches.get_flag("json")),
-        _ => {
-            let paths = matches.get_many::<PathBuf>("paths");
-            let paths: Vec<&PathBuf> = paths.into_iter().flatten().collect();
-            restore(&folder, &trash, &chosen(&folder, &kept, &paths)?)
-        }
+    match of {
+        Files::List { json, .. } => list(&kept, *json),
+        Files::Restore { paths, .. } => restore(&folder, &trash, &chosen(&folder, &kept, paths)?),
     }
 }
 
@@ -87,7 +115,7 @@ fn list(kept: &[Kept], json: bool) -> anyhow::Result<ExitCode> {
 fn chosen<'kept>(
     folder: &Path,
     kept: &'kept [Kept],
-    paths: &[&PathBuf],
+    paths: &[PathBuf],
 ) -> anyhow::Result<Vec<&'kept Kept>> {
     let mut seen = BTreeSet::new();
     let newest: Vec<&Kept> = kept.iter().filter(|kept| seen.insert(&kept.path)).collect();

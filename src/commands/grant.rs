@@ -4,52 +4,75 @@ use super::{
     act::{local_ms, segment},
     ask::{client, run, shown, text},
 };
-use crate::settings::Settings;
+use crate::{arguments::Limit, settings::Settings};
 use baton_protocol::api::{Allowance, Course, NewAllowance, Page, Revocation};
 use baton_transport::Api;
-use clap::ArgMatches;
-use std::{process::ExitCode, time::Duration};
+use clap::{ArgGroup, Args};
+use std::process::ExitCode;
 
-pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+/// Grant GPU time beyond the budget of a course that you are staff of, for a while
+#[derive(Args)]
+#[command(group = ArgGroup::new("what").required(true))]
+pub(crate) struct Grant {
+    /// Who gets it
+    #[arg(requires = "time", group = "what")]
+    person: Option<String>,
+    /// How much more in each period of the budget, such as 2h, in place of an earlier grant; none revokes it
+    #[arg(requires = "person")]
+    time: Option<Limit>,
+    /// The same for each person in the course
+    #[arg(long, value_name = "TIME", group = "what")]
+    everyone: Option<Limit>,
+    /// List what is granted
+    #[arg(long, group = "what")]
+    list: bool,
+    /// The course; not needed if you are in only one
+    #[arg(long)]
+    course: Option<String>,
+    /// When it ends, such as 2026-11-20T23:59; by default with the present period of the budget
+    #[arg(long, value_name = "WHEN")]
+    until: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn main(settings: &Settings, of: &Grant) -> anyhow::Result<ExitCode> {
     let api = client(settings)?;
     run(async {
-        let course = match matches
-            .get_one::<String>("course")
-            .or(settings.course.as_ref())
-        {
+        let course = match of.course.as_ref().or(settings.course.as_ref()) {
             Some(course) => course.clone(),
             None => only_course(&api).await?,
         };
-        let allowances = answer(&api, &course, matches).await?;
-        shown(&allowances, matches.get_flag("json"), |allowances| {
+        let allowances = of.answer(&api, &course).await?;
+        shown(&allowances, of.json, |allowances| {
             text::allowances(allowances)
         })
     })
 }
 
-async fn answer(api: &Api, course: &str, matches: &ArgMatches) -> anyhow::Result<Vec<Allowance>> {
-    let path = format!("/v1/courses/{}/allowances", segment(course));
-    let person = matches.get_one::<String>("person").cloned();
-    let time: Option<&Option<Duration>> = matches
-        .get_one("time")
-        .or_else(|| matches.get_one("everyone"));
-    let answer: Page<Allowance> = match time {
-        None => api.ask(&path, &[]).await?,
-        Some(None) => {
-            let revocation = Revocation { person };
-            api.act(&format!("{path}/revoke"), &revocation).await?
-        }
-        Some(Some(time)) => {
-            let until = matches.get_one::<String>("until");
-            let new = NewAllowance {
-                person,
-                gpu_time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
-                until_ms: until.map(|when| local_ms(when)).transpose()?,
-            };
-            api.act(&path, &new).await?
-        }
-    };
-    Ok(answer.items)
+impl Grant {
+    async fn answer(&self, api: &Api, course: &str) -> anyhow::Result<Vec<Allowance>> {
+        let path = format!("/v1/courses/{}/allowances", segment(course));
+        let person = self.person.clone();
+        let answer: Page<Allowance> = match self.time.or(self.everyone) {
+            None => api.ask(&path, &[]).await?,
+            Some(Limit(None)) => {
+                let revocation = Revocation { person };
+                api.act(&format!("{path}/revoke"), &revocation).await?
+            }
+            Some(Limit(Some(time))) => {
+                let until = self.until.as_ref();
+                let new = NewAllowance {
+                    person,
+                    gpu_time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+                    until_ms: until.map(|when| local_ms(when)).transpose()?,
+                };
+                api.act(&path, &new).await?
+            }
+        };
+        Ok(answer.items)
+    }
 }
 
 async fn only_course(api: &Api) -> anyhow::Result<String> {

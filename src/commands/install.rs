@@ -1,7 +1,8 @@
 //! `baton install`: installs the kernelspec where Jupyter looks for it.
 
-use crate::{arguments::Place, python, settings::Surroundings};
+use crate::{python, settings::Surroundings};
 use anyhow::Context;
+use clap::{ArgGroup, Args};
 use serde_json::{Value, json};
 use std::{
     fs, io,
@@ -30,18 +31,35 @@ const LOGOS: [(&str, &[u8]); 3] = [
 /// The folder in which Jupyter finds kernels for all users.
 const SYSTEM: &str = "/usr/local/share/jupyter";
 
-pub(crate) fn main(surroundings: &Surroundings, place: &Place) -> anyhow::Result<ExitCode> {
-    let (Place::User { python }
-    | Place::System { python }
-    | Place::SysPrefix { python }
-    | Place::Prefix { python, .. }) = place;
-    let path = python.clone().unwrap_or_else(python::default_python);
+/// Install the kernel "Python (shared GPU)" for Jupyter
+#[derive(Args)]
+#[command(group = ArgGroup::new("place"))]
+pub(crate) struct Install {
+    /// For this user (the default)
+    #[arg(long, group = "place")]
+    user: bool,
+    /// For all users of this machine
+    #[arg(long, group = "place")]
+    system: bool,
+    /// For the environment of the Python of the notebooks
+    #[arg(long, group = "place")]
+    sys_prefix: bool,
+    /// Below PREFIX/share/jupyter
+    #[arg(long, group = "place")]
+    prefix: Option<PathBuf>,
+    /// The Python in which notebooks run
+    #[arg(long)]
+    python: Option<PathBuf>,
+}
+
+pub(crate) fn main(surroundings: &Surroundings, of: &Install) -> anyhow::Result<ExitCode> {
+    let path = of.python.clone().unwrap_or_else(python::default_python);
     let python = python::probe(&path, &["baton_shim"])?;
-    let jupyter = match place {
-        Place::User { .. } => surroundings.jupyter_folder(),
-        Place::System { .. } => PathBuf::from(SYSTEM),
-        Place::SysPrefix { .. } => python.prefix.join("share/jupyter"),
-        Place::Prefix { prefix, .. } => prefix.join("share/jupyter"),
+    let jupyter = match &of.prefix {
+        Some(prefix) => prefix.join("share/jupyter"),
+        None if of.system => PathBuf::from(SYSTEM),
+        None if of.sys_prefix => python.prefix.join("share/jupyter"),
+        None => surroundings.jupyter_folder(),
     };
     let folder = jupyter.join("kernels/baton");
     let specification = shown(specification(&python.executable)?);

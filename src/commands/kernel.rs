@@ -5,15 +5,15 @@
 
 use crate::{
     logging, python, runtime,
-    settings::{Settings, Surroundings},
+    settings::{Flags, Settings, Surroundings},
 };
 use anyhow::Context;
 use baton_kernel_proxy::{BrokerChoice, Config, ForkedKernel, LAUNCHER_MODULE, TrashConfig};
 use baton_mirror::TrashLimits;
 use baton_protocol::Priority;
 use baton_transport::{Dial, TransportChoice};
+use clap::Args;
 use std::{
-    collections::BTreeMap,
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt,
     path::PathBuf,
@@ -24,6 +24,20 @@ use tokio::runtime::Builder;
 
 /// The limit for reads of the kernel's memory that are still running at the end.
 const END: Duration = Duration::from_secs(1);
+
+// Only for the help: `Arguments` below reads what Jupyter gives.
+/// Run as a Jupyter kernel; started by Jupyter
+#[derive(Args)]
+pub(crate) struct KernelHelp {
+    /// The connection file that Jupyter wrote
+    #[arg(short = 'f', value_name = "FILE")]
+    connection_file: Option<String>,
+    /// The Python of the notebook
+    #[arg(long)]
+    python: Option<String>,
+    /// All other arguments go to the notebook kernel unchanged
+    arguments: Vec<String>,
+}
 
 pub(crate) fn main(
     surroundings: &Surroundings,
@@ -72,7 +86,7 @@ pub(super) struct Choices {
 
 impl Choices {
     pub(super) fn read(surroundings: &Surroundings) -> anyhow::Result<Self> {
-        let settings = Settings::read(surroundings, BTreeMap::new())?;
+        let settings = Settings::read(surroundings, Flags::new())?;
         Ok(Self {
             course: settings.course.clone(),
             priority: settings.priority,

@@ -3,7 +3,7 @@
 use super::ask::run;
 use crate::{
     service::private_file,
-    settings::{Settings, Surroundings},
+    settings::{Settings, Surroundings, Value},
 };
 use anyhow::Context;
 use baton_protocol::{
@@ -11,7 +11,7 @@ use baton_protocol::{
     api::{Course, Page},
 };
 use baton_transport::{Api, Dial, Token};
-use clap::ArgMatches;
+use clap::Args;
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use std::{
     fs::{self, OpenOptions},
@@ -21,13 +21,19 @@ use std::{
 };
 use toml_edit::{DocumentMut, value};
 
+/// Store your token for the broker of a course, after asking for it and checking it
+#[derive(Args)]
+pub(crate) struct Login {
+    /// The address of the broker, such as https://gpu.example.org:8470
+    #[arg(value_parser = BrokerAddress::from_text)]
+    address: BrokerAddress,
+}
+
 pub(crate) fn main(
     surroundings: &Surroundings,
     settings: &Settings,
-    matches: &ArgMatches,
+    Login { address }: &Login,
 ) -> anyhow::Result<ExitCode> {
-    let address = matches.get_one::<BrokerAddress>("address");
-    let address = address.context("Which broker?")?.clone();
     let text = read_token()?;
     let text = text.trim();
     anyhow::ensure!(!text.is_empty(), "No token was given");
@@ -41,7 +47,7 @@ pub(crate) fn main(
         let token_file = &settings.login_token_file;
         store(token_file, text)?;
         let configuration = surroundings.user_configuration();
-        store(&configuration, &with_address(&configuration, &address)?)?;
+        store(&configuration, &with_address(&configuration, address)?)?;
         let names: Vec<&str> = courses
             .items
             .iter()

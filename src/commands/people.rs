@@ -11,87 +11,168 @@ use crate::{
 };
 use anyhow::Context;
 use baton_broker::{People, Person, Role};
-use clap::ArgMatches;
+use clap::{Args, Subcommand};
 use file::PeopleFile;
 use jiff::{Timestamp, tz::TimeZone};
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Duration};
 
-pub(crate) fn main(
-    settings: &Settings,
-    command: &str,
-    matches: &ArgMatches,
-) -> anyhow::Result<ExitCode> {
+/// Manage who may use the broker, without a Hub
+#[derive(Subcommand)]
+pub(crate) enum PeopleAction {
+    /// Make a token for a person or a worker, and print it
+    Add(Add),
+    /// Add all people of a roster, and print their tokens as CSV
+    Import(Import),
+    /// List people and workers with their roles
+    List,
+    /// Remove people or workers: their tokens stop working
+    Remove {
+        /// The name of the person or worker
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<String>,
+    },
+    /// Replace the token of a person or a worker, and print the new one
+    Rotate {
+        /// The name of the person or worker
+        name: String,
+        #[command(flatten)]
+        expiry: Expiry,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct Add {
+    /// The name of the person or worker
+    name: String,
+    /// A course that the person takes
+    #[arg(long)]
+    course: Vec<String>,
+    /// A course that the person is staff of
+    #[arg(long, value_name = "COURSE")]
+    staff_of: Vec<String>,
+    /// The person is an admin and can see everything
+    #[arg(long)]
+    admin: bool,
+    /// The token is for a worker, not for a person
+    #[arg(long, conflicts_with_all = ["course", "staff_of", "admin"])]
+    worker: bool,
+    #[command(flatten)]
+    expiry: Expiry,
+}
+
+#[derive(Args)]
+pub(crate) struct Import {
+    /// Its columns are name, course and role (student or staff)
+    #[arg(value_name = "ROSTER.csv")]
+    roster: PathBuf,
+    /// The course for lines without a course
+    #[arg(long)]
+    course: Option<String>,
+    #[command(flatten)]
+    expiry: Expiry,
+}
+
+#[derive(Args)]
+pub(crate) struct Expiry {
+    /// When the token expires: 30d, or a time such as 2027-02-28T18:00:00Z
+    #[arg(long, value_name = "WHEN")]
+    expires: Option<String>,
+}
+
+pub(crate) fn main(settings: &Settings, action: &PeopleAction) -> anyhow::Result<ExitCode> {
     let path = settings.broker_people_file.as_ref().context(
         "No people file is set\nhint: name it with --people-file, BATON_BROKER_PEOPLE_FILE or broker.people_file",
     )?;
-    match command {
-        "add" => add(PeopleFile::open_or_create(path)?, matches),
-        "import" => import(PeopleFile::open_or_create(path)?, matches),
-        "list" => list(&People::read(path).with_context(|| file::unreadable(path))?),
-        "remove" => remove(PeopleFile::open(path)?, matches),
-        "rotate" => rotate(PeopleFile::open(path)?, matches),
-        other => anyhow::bail!("There is no command people {other}"),
+    match action {
+        PeopleAction::Add(add) => add.run(PeopleFile::open_or_create(path)?),
+        PeopleAction::Import(import) => import.run(PeopleFile::open_or_create(path)?),
+        PeopleAction::List => list(&People::read(path).with_context(|| file::unreadable(path))?),
+        PeopleAction::Remove { names } => remove(PeopleFile::open(path)?, names),
+        PeopleAction::Rotate { name, expiry } => rotate(PeopleFile::open(path)?, name, expiry),
     }
 }
 
-fn add(mut file: PeopleFile, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let name = name(matches)?;
-    anyhow::ensure!(
-        !file.has(&name),
-        "{name} is in {} already\nhint: `baton people rotate {name}` gives {name} another token",
-        file.path().display()
-    );
-    let token = new_token();
-    let is_worker = matches.get_flag("worker");
-    let mut person = if is_worker {
-        Person::new_worker(name, &token)
-    } else {
-        Person::new(name, &token, matches.get_flag("admin"), roles(matches))
-    };
-    person.expires = expires(matches)?;
-    file.add(&person)?;
-    file.write()?;
-    show_token(&person.name, &token, is_worker);
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Adds people who are not in the file, and courses for those who are. Prints the new tokens as CSV.
-fn import(mut file: PeopleFile, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let roster: &PathBuf = matches.get_one("roster").context("Which roster?")?;
-    let course = matches.get_one::<String>("course").map(String::as_str);
-    let expires = expires(matches)?;
-    let people = roster::read(roster, course)
-        .with_context(|| format!("Failed to read {}", roster.display()))?;
-    let mut printed = csv::Writer::from_writer(std::io::stdout());
-    let mut tokens = Vec::new();
-    let mut changed = 0;
-    for (name, courses) in people {
-        if file.has(&name) {
-            changed += usize::from(file.add_courses(&name, &courses));
-            continue;
-        }
-        let token = new_token();
-        let mut person = Person::new(name.clone(), &token, false, courses);
-        person.expires = expires;
-        file.add(&person)?;
-        tokens.push([name, token]);
-    }
-    file.write()?;
-    let added = tokens.len();
-    if added > 0 {
-        printed.write_record(["name", "token"])?;
-    }
-    for token in tokens {
-        printed.write_record(token)?;
-    }
-    printed.flush()?;
-    eprintln!("Added {added} people, and changed the course or role of {changed}");
-    if added > 0 {
-        eprintln!(
-            "Their tokens are above, shown once: give each person only their own line, and keep no copy"
+impl Add {
+    fn run(&self, mut file: PeopleFile) -> anyhow::Result<ExitCode> {
+        let name = &self.name;
+        anyhow::ensure!(
+            !file.has(name),
+            "{name} is in {} already\nhint: `baton people rotate {name}` gives {name} another token",
+            file.path().display()
         );
+        let token = new_token();
+        let mut person = match self.worker {
+            true => Person::new_worker(name.clone(), &token),
+            false => Person::new(name.clone(), &token, self.admin, self.roles()),
+        };
+        person.expires = self.expiry.at()?;
+        file.add(&person)?;
+        file.write()?;
+        show_token(name, &token, self.worker);
+        Ok(ExitCode::SUCCESS)
     }
-    Ok(ExitCode::SUCCESS)
+
+    fn roles(&self) -> BTreeMap<String, Role> {
+        let students = self.course.iter().map(|course| (course, Role::Student));
+        let staff = self.staff_of.iter().map(|course| (course, Role::Staff));
+        let roles = students.chain(staff);
+        roles.map(|(course, role)| (course.clone(), role)).collect()
+    }
+}
+
+impl Import {
+    /// Adds people who are not in the file, and courses for those who are. Prints the new tokens as CSV.
+    fn run(&self, mut file: PeopleFile) -> anyhow::Result<ExitCode> {
+        let expires = self.expiry.at()?;
+        let people = roster::read(&self.roster, self.course.as_deref())
+            .with_context(|| format!("Failed to read {}", self.roster.display()))?;
+        let mut printed = csv::Writer::from_writer(std::io::stdout());
+        let mut tokens = Vec::new();
+        let mut changed = 0;
+        for (name, courses) in people {
+            if file.has(&name) {
+                changed += usize::from(file.add_courses(&name, &courses));
+                continue;
+            }
+            let token = new_token();
+            let mut person = Person::new(name.clone(), &token, false, courses);
+            person.expires = expires;
+            file.add(&person)?;
+            tokens.push([name, token]);
+        }
+        file.write()?;
+        let added = tokens.len();
+        if added > 0 {
+            printed.write_record(["name", "token"])?;
+        }
+        for token in tokens {
+            printed.write_record(token)?;
+        }
+        printed.flush()?;
+        eprintln!("Added {added} people, and changed the course or role of {changed}");
+        if added > 0 {
+            eprintln!(
+                "Their tokens are above, shown once: give each person only their own line, and keep no copy"
+            );
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Expiry {
+    /// A duration from now, such as `30d`, or a point in time.
+    fn at(&self) -> anyhow::Result<Option<Timestamp>> {
+        let Some(text) = &self.expires else {
+            return Ok(None);
+        };
+        let after = Duration::parse(text).map(|after| Timestamp::now().checked_add(after));
+        let at = after.unwrap_or_else(|| text.parse());
+        let at = at.ok().with_context(|| {
+            format!("{text} is not a time\nhint: write 30d, or a time such as 2027-02-28T18:00:00Z")
+        })?;
+        anyhow::ensure!(at > Timestamp::now(), "{text} is in the past");
+        Ok(Some(at))
+    }
 }
 
 fn list(people: &People) -> anyhow::Result<ExitCode> {
@@ -112,9 +193,8 @@ fn list(people: &People) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn remove(mut file: PeopleFile, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let names: Vec<&String> = matches.get_many("name").unwrap_or_default().collect();
-    for name in &names {
+fn remove(mut file: PeopleFile, names: &[String]) -> anyhow::Result<ExitCode> {
+    for name in names {
         file.remove(name)?;
     }
     file.write()?;
@@ -124,12 +204,11 @@ fn remove(mut file: PeopleFile, matches: &ArgMatches) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-fn rotate(mut file: PeopleFile, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let name = name(matches)?;
+fn rotate(mut file: PeopleFile, name: &str, expiry: &Expiry) -> anyhow::Result<ExitCode> {
     let token = new_token();
-    let is_worker = file.set_token(&name, &token, expires(matches)?)?;
+    let is_worker = file.set_token(name, &token, expiry.at()?)?;
     file.write()?;
-    show_token(&name, &token, is_worker);
+    show_token(name, &token, is_worker);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -139,34 +218,6 @@ fn show_token(name: &str, token: &str, is_worker: bool) {
     eprintln!(
         "This is the token of {name}, shown once: put it into a file that only {reader} can read, and name the file with BATON_TOKEN_FILE"
     );
-}
-
-fn name(matches: &ArgMatches) -> anyhow::Result<String> {
-    matches.get_one("name").cloned().context("Who?")
-}
-
-/// A duration from now, such as `30d`, or a point in time.
-fn expires(matches: &ArgMatches) -> anyhow::Result<Option<Timestamp>> {
-    let Some(text) = matches.get_one::<String>("expires") else {
-        return Ok(None);
-    };
-    let after = Duration::parse(text).map(|after| Timestamp::now().checked_add(after));
-    let at = after.unwrap_or_else(|| text.parse());
-    let at = at.ok().with_context(|| {
-        format!("{text} is not a time\nhint: write 30d, or a time such as 2027-02-28T18:00:00Z")
-    })?;
-    anyhow::ensure!(at > Timestamp::now(), "{text} is in the past");
-    Ok(Some(at))
-}
-
-fn roles(matches: &ArgMatches) -> BTreeMap<String, Role> {
-    let named = |argument, role| {
-        let courses = matches.get_many::<String>(argument).unwrap_or_default();
-        courses.map(move |course| (course.clone(), role))
-    };
-    named("course", Role::Student)
-        .chain(named("staff-of", Role::Staff))
-        .collect()
 }
 
 fn what(person: &Person) -> String {

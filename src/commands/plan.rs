@@ -1,5 +1,6 @@
 //! `baton plan`: how many people can share GPUs well, and how long each of them waits.
 
+mod arguments;
 mod fleet;
 mod from_broker;
 mod html;
@@ -9,8 +10,9 @@ mod report;
 use crate::settings::{Settings, SettingsError};
 use anyhow::Context;
 use baton_plan::{Effort, Forecast, Rates, Solution, exclusive, on_all_cores, solution, states};
-use clap::ArgMatches;
-use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
+use std::{fs, process::ExitCode, time::Duration};
+
+pub(crate) use arguments::Plan;
 
 /// The parameters of the question.
 struct Question {
@@ -43,44 +45,43 @@ const MANY_GPUS: usize = 9;
 const MINUTE: f64 = 60.0;
 
 pub(crate) fn main(
-    matches: &ArgMatches,
+    plan: &Plan,
     settings: impl Fn() -> Result<Settings, SettingsError>,
 ) -> anyhow::Result<ExitCode> {
-    let json = matches.get_flag("json");
-    if matches.contains_id("pool") || matches.contains_id("machines") {
-        let said = match matches.get_flag("from-broker") {
+    if !plan.pool.is_empty() || !plan.machines.is_empty() {
+        let said = match plan.from_broker {
             true => {
-                let past = from_broker::history(&settings()?, matches)?;
-                fleet::replay(matches, &past, settings)?
+                let past = from_broker::history(&settings()?, plan)?;
+                fleet::replay(plan, &past, settings)?
             }
-            false => fleet::simulate(matches, settings)?,
+            false => fleet::simulate(plan, settings)?,
         };
         print!("{said}");
         return Ok(ExitCode::SUCCESS);
     }
-    if matches.get_flag("timetable") {
-        print!("{}", from_broker::timetable(&settings()?, json)?);
+    if plan.timetable {
+        print!("{}", from_broker::timetable(&settings()?, plan.json)?);
         return Ok(ExitCode::SUCCESS);
     }
-    if matches.get_flag("policies") {
-        print!("{}", policies::compare(matches)?);
+    if plan.policies {
+        print!("{}", policies::compare(plan)?);
         return Ok(ExitCode::SUCCESS);
     }
-    if matches.get_flag("from-broker") {
-        let findings = from_broker::ask(&settings()?, matches)?;
+    if plan.from_broker {
+        let findings = from_broker::ask(&settings()?, plan)?;
         print!(
             "{}",
-            if json {
+            if plan.json {
                 findings.json()
             } else {
                 findings.text()
             }
         );
-        write_report(matches, || findings.html())?;
+        write_report(plan, || findings.html())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let question = Question::read(matches)?;
-    if matches.get_flag("states") {
+    let question = Question::read(plan)?;
+    if plan.states {
         let states = states::solve(&question.rates, question.users).with_context(|| {
             format!(
                 "The states of {} people are too many to list\nhint: --states lists those of up to {} people, for example --users 2",
@@ -88,7 +89,7 @@ pub(crate) fn main(
                 states::MAX_PEOPLE
             )
         })?;
-        print!("{}", report::states(&states, json));
+        print!("{}", report::states(&states, plan.json));
         return Ok(ExitCode::SUCCESS);
     }
     let gpu_counts = question.gpu_counts();
@@ -106,17 +107,17 @@ pub(crate) fn main(
     let answers = answers.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     let most = on_all_cores(&gpu_counts, |&gpus| question.most(gpus));
     let most = most.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
-    if json {
+    if plan.json {
         println!("{}", report::json(&question, &answers, &most));
     } else {
         print!("{}", report::text(&question, &answers, &most));
     }
-    write_report(matches, || report::html(&question, &answers, &most))?;
+    write_report(plan, || report::html(&question, &answers, &most))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn write_report(matches: &ArgMatches, html: impl FnOnce() -> String) -> anyhow::Result<()> {
-    let Some(path) = matches.get_one::<PathBuf>("report") else {
+fn write_report(plan: &Plan, html: impl FnOnce() -> String) -> anyhow::Result<()> {
+    let Some(path) = &plan.report else {
         return Ok(());
     };
     fs::write(path, html())
@@ -140,17 +141,16 @@ fn steps(most: usize) -> Vec<usize> {
 }
 
 /// Reads mean times in seconds, as rates.
-fn read_rates(matches: &ArgMatches) -> anyhow::Result<Rates> {
-    let seconds = |name| matches.get_one::<Duration>(name).map(Duration::as_secs_f64);
-    let rate = |name| 1.0 / seconds(name).expect("it has a default");
-    let measured = Latency::read(matches)?;
+fn read_rates(plan: &Plan) -> anyhow::Result<Rates> {
+    let rate = |mean: Duration| 1.0 / mean.as_secs_f64();
+    let measured = Latency::read(plan)?;
     let rates = Rates {
-        arrival: rate("away"),
-        departure: seconds("stay").map_or(0.0, |stay| 1.0 / stay),
-        submission: rate("edit"),
-        execution: rate("run"),
+        arrival: rate(plan.away),
+        departure: plan.stay.map_or(0.0, rate),
+        submission: rate(plan.edit),
+        execution: rate(plan.run),
         hand_over: measured.map_or_else(
-            || rate("hand-over"),
+            || rate(plan.hand_over),
             |measured| 1.0 / measured.hand_over_seconds,
         ),
     };
@@ -168,8 +168,8 @@ struct Latency {
 
 impl Latency {
     /// `None` if it was not measured.
-    fn read(matches: &ArgMatches) -> anyhow::Result<Option<Self>> {
-        let Some(path) = matches.get_one::<PathBuf>("latency") else {
+    fn read(plan: &Plan) -> anyhow::Result<Option<Self>> {
+        let Some(path) = &plan.latency else {
             return Ok(None);
         };
         let text = fs::read_to_string(path)
@@ -192,15 +192,13 @@ impl Latency {
 }
 
 impl Question {
-    fn read(matches: &ArgMatches) -> anyhow::Result<Self> {
-        let count = |name| usize::from(*matches.get_one::<u16>(name).expect("it has a default"));
-        let limit: &Duration = matches.get_one("wait").expect("it has a default");
+    fn read(plan: &Plan) -> anyhow::Result<Self> {
         Ok(Self {
-            users: count("users"),
-            gpus: count("gpus"),
-            rates: read_rates(matches)?,
-            exclusive: matches.get_flag("exclusive"),
-            limit: limit.as_secs_f64(),
+            users: plan.users.into(),
+            gpus: plan.gpus(),
+            rates: read_rates(plan)?,
+            exclusive: plan.exclusive,
+            limit: plan.wait.as_secs_f64(),
         })
     }
 

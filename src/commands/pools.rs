@@ -5,33 +5,56 @@ use super::{
     ask::{client, run, shown, text},
 };
 use crate::settings::Settings;
-use anyhow::Context;
 use baton_protocol::api::{Page, Pool, PoolTest, PoolWorkerState};
-use baton_transport::Api;
-use clap::ArgMatches;
+use clap::{Args, Subcommand};
 use std::process::ExitCode;
 
-pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let api = client(settings)?;
-    run(answer(&api, matches))
+/// List pools and what became of the workers that they requested
+#[derive(Args)]
+pub(crate) struct Pools {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(subcommand)]
+    action: Option<Action>,
 }
 
-async fn answer(api: &Api, matches: &ArgMatches) -> anyhow::Result<String> {
-    let Some((command, of_pool)) = matches.subcommand() else {
-        let pools: Page<Pool> = api.ask("/v1/pools", &[]).await?;
-        return shown(&pools.items, matches.get_flag("json"), |items| {
-            pools_text(items)
-        });
-    };
-    let json = of_pool.get_flag("json");
-    let pool = of_pool.get_one::<String>("pool").context("Which pool?")?;
-    let path = format!("/v1/pools/{}/{command}", segment(pool));
-    if command == "test" {
-        let test: PoolTest = api.act(&path, &()).await?;
-        return shown(&test, json, test_text);
-    }
-    let pool: Pool = api.act(&path, &()).await?;
-    shown(&[pool], json, |pools| pools_text(pools))
+#[derive(Subcommand)]
+enum Action {
+    /// Let a paused pool start workers again
+    Resume(OnePool),
+    /// Show the commands of a pool and whether they can be run, without running them
+    Test(OnePool),
+}
+
+#[derive(Args)]
+struct OnePool {
+    /// The name of the pool in the broker's settings
+    pool: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn main(settings: &Settings, of: &Pools) -> anyhow::Result<ExitCode> {
+    let api = client(settings)?;
+    let path = |pool: &str, action| format!("/v1/pools/{}/{action}", segment(pool));
+    run(async {
+        match &of.action {
+            None => {
+                let pools: Page<Pool> = api.ask("/v1/pools", &[]).await?;
+                shown(&pools.items, of.json, |items| pools_text(items))
+            }
+            Some(Action::Resume(of)) => {
+                let pool: Pool = api.act(&path(&of.pool, "resume"), &()).await?;
+                shown(&[pool], of.json, |pools| pools_text(pools))
+            }
+            Some(Action::Test(of)) => {
+                let test: PoolTest = api.act(&path(&of.pool, "test"), &()).await?;
+                shown(&test, of.json, test_text)
+            }
+        }
+    })
 }
 
 fn pools_text(pools: &[Pool]) -> String {

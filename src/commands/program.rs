@@ -4,24 +4,30 @@ use super::kernel::Choices;
 use crate::{runtime, settings::Surroundings};
 use baton_kernel_proxy::ProgramConfig;
 use baton_protocol::JobKind;
-use clap::ArgMatches;
+use clap::Args;
 use std::{process::ExitCode, time::Duration};
 use tokio::runtime::Builder;
 
 /// The limit for reads of the program's memory that are still running at the end.
 const END: Duration = Duration::from_secs(1);
 
-pub(crate) fn main(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+/// Run blocks under `with gpu:` for the Python program that started this
+#[derive(Args)]
+pub(crate) struct Program {
+    /// The program's name, for people
+    #[arg(long, default_value = "program")]
+    name: String,
+    /// What all of its jobs run
+    #[arg(long, value_parser = ["map"])]
+    kind: Option<String>,
+}
+
+pub(crate) fn main(surroundings: &Surroundings, of: &Program) -> anyhow::Result<ExitCode> {
     let choices =
         Choices::read(surroundings).unwrap_or_else(|error| Choices::misconfigured(&error));
     let config = ProgramConfig {
-        name: matches
-            .get_one::<String>("name")
-            .cloned()
-            .unwrap_or_else(|| "program".to_owned()),
-        kind: matches
-            .get_one::<String>("kind")
-            .and_then(|kind| JobKind::from_name(kind)),
+        name: of.name.clone(),
+        kind: of.kind.as_deref().and_then(JobKind::from_name),
         broker: choices.broker,
         course: choices.course,
         priority: choices.priority,

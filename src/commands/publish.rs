@@ -15,7 +15,7 @@ use baton_protocol::{
 };
 use baton_transport::{Api, ChunkClient};
 use bytes::Bytes;
-use clap::ArgMatches;
+use clap::{ArgGroup, Args};
 use std::{
     collections::HashMap,
     fs::File,
@@ -30,37 +30,51 @@ const BATCH: usize = 32;
 /// The number of attempts: chunks that existed at the start may be deleted before the last one is uploaded.
 const ROUNDS: usize = 3;
 
-pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+/// Make data public in a course that you are staff of, so that its cells need not upload it
+#[derive(Args)]
+#[command(group = ArgGroup::new("what").required(true))]
+pub(crate) struct Publish {
+    /// The name of the course
+    course: String,
+    /// Replace a file of the same name
+    #[arg(value_name = "FILE", group = "what")]
+    files: Vec<PathBuf>,
+    /// List public files
+    #[arg(long, group = "what")]
+    list: bool,
+    /// Withdraw this public file
+    #[arg(long, value_name = "NAME", group = "what")]
+    withdraw: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn main(settings: &Settings, of: &Publish) -> anyhow::Result<ExitCode> {
     let api = client(settings)?;
-    let course: &String = matches.get_one("course").context("Which course?")?;
-    let files: Vec<PathBuf> = matches
-        .get_many("files")
-        .map_or_else(Vec::new, |files| files.cloned().collect());
     let owner = nix::unistd::User::from_uid(nix::unistd::Uid::current())?;
     let owner = owner.map_or_else(|| "operator".to_owned(), |user| user.name);
     let chunk_client = ChunkClient::new(&service::dial(settings)?)?;
     let course = Course {
-        chunk_client: chunk_client.of_owner(owner.clone(), Some(course.clone())),
-        path: format!("/v1/courses/{}/files", segment(course)),
+        chunk_client: chunk_client.of_owner(owner.clone(), Some(of.course.clone())),
+        path: format!("/v1/courses/{}/files", segment(&of.course)),
         owner,
         api,
     };
     run(async {
-        let json = matches.get_flag("json");
-        let shows = |files: &[PublicFile]| shown(files, json, text::public_files);
-        if let Some(name) = matches.get_one::<String>("withdraw") {
+        let shows = |files: &[PublicFile]| shown(files, of.json, text::public_files);
+        if let Some(name) = of.withdraw.clone() {
             let path = format!("{}/withdraw", course.path);
-            let name = name.clone();
             let left: Page<PublicFile> = course.api.act(&path, &Withdrawal { name }).await?;
             return shows(&left.items);
         }
         // Fails before anything is sent if the person may not see the course.
         let public: Page<PublicFile> = course.api.ask(&course.path, &[]).await?;
-        if matches.get_flag("list") {
+        if of.list {
             return shows(&public.items);
         }
         let mut published = Vec::new();
-        for file in &files {
+        for file in &of.files {
             let doing = || format!("Failed to publish {}", file.display());
             published.push(course.publish(file).await.with_context(doing)?);
         }

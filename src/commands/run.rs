@@ -2,6 +2,7 @@
 //!
 //! With `--detach` a separate process continues the run; `baton logs` and `baton fetch` read what it records.
 
+mod arguments;
 mod array;
 mod group;
 mod notebook;
@@ -13,15 +14,15 @@ mod resume;
 mod watched;
 
 use self::{
+    arguments::IN_BACKGROUND,
     progress::Progress,
     record::{Ended, Record, RunFolder},
     request::{Loaded, OneJob, Request},
     watched::Run,
 };
-use crate::{cli::IN_BACKGROUND, settings::Settings, signals::EndSignals};
+use crate::{settings::Settings, signals::EndSignals};
 use anyhow::Context;
 use baton_protocol::{GroupId, JobId};
-use clap::ArgMatches;
 use nix::unistd;
 use std::{
     ffi::OsString,
@@ -31,18 +32,18 @@ use std::{
 use tokio::{runtime::Builder, sync::mpsc};
 
 pub(crate) use self::{
+    arguments::{Fetch, Logs, RunArguments},
     group::{cancel as cancel_group, to_come as to_come_of_group},
     results::{fetch, logs},
 };
 
-pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    if let Some(run) = matches.get_one::<String>("resume") {
-        return resume::main(settings, matches, run);
+pub(crate) fn main(settings: &Settings, of: &RunArguments) -> anyhow::Result<ExitCode> {
+    if let Some(run) = &of.resume {
+        return resume::main(settings, of, run);
     }
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let request = Request::read(matches, &words)?;
-    // Present in a background process: the run that another process began.
-    if let Some(begun) = matches.get_one::<String>(IN_BACKGROUND) {
+    let request = Request::read(of, &words)?;
+    if let Some(begun) = &of.in_background {
         let _ = unistd::setsid();
         let job: JobId = begun.parse().context("Which job?")?;
         let folder = RunFolder::of(&settings.state_folder, job);
@@ -55,12 +56,11 @@ pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<
         };
     }
     record::forget_old(&settings.state_folder);
-    let detaches = matches.get_flag("detach");
     match request.is_array() {
-        true => array::begin(settings, &request, &request.labels(), detaches),
+        true => array::begin(settings, &request, &request.labels(), of.detach),
         false => {
             let job = request.job(JobId::random(), None, "")?;
-            run_alone(settings, &request, &job, false, detaches)
+            run_alone(settings, &request, &job, false, of.detach)
         }
     }
 }

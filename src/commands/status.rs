@@ -4,9 +4,17 @@ use super::ask::{client, list, run};
 use crate::{service, settings::Settings};
 use baton_protocol::api::{Job, Page, Worker};
 use baton_transport::Api;
-use clap::ArgMatches;
+use clap::Args;
 use serde::Serialize;
 use std::process::ExitCode;
+
+/// Show whether the broker works and what it runs
+#[derive(Args)]
+pub(crate) struct StatusArguments {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
 
 /// Printed as JSON. Includes only what the caller may see.
 #[derive(Serialize)]
@@ -20,14 +28,14 @@ struct Status {
     jobs: Vec<Job>,
 }
 
-pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+pub(crate) fn main(settings: &Settings, of: &StatusArguments) -> anyhow::Result<ExitCode> {
     let api = client(settings)?;
     let broker = service::dial(settings)?.address.to_string();
     let dashboard = service::dashboard(settings);
     run(async {
         let version = text(&api, "/version").await?;
         let health = text(&api, "/health/ready").await?;
-        if matches.get_flag("json") {
+        if of.json {
             let workers: Page<Worker> = api.ask("/v1/workers", &[]).await?;
             let unfinished = vec![("state", "unfinished".to_owned())];
             let status = Status {

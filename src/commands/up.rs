@@ -18,6 +18,7 @@ use baton_broker::{Activity, Config, Listen};
 use baton_gpu_worker::Stop;
 use baton_protocol::address::BrokerAddress;
 use baton_transport::{Dial, Token};
+use clap::Args;
 use nix::unistd;
 use std::{
     fs::OpenOptions,
@@ -33,18 +34,34 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use detached::start;
-
 /// A log that is longer at the start is emptied.
 const LONGEST_LOG_BYTES: u64 = 1 << 20;
+
+const DETACHED: &str = "detached";
+/// Marks a detached service for its own process, and for notebooks that start one.
+const IN_BACKGROUND: &str = "in-background";
+
+/// Run broker and worker for this user on this machine
+#[derive(Args)]
+pub(crate) struct Up {
+    /// Start in the background, print where it runs, and return
+    #[arg(long = DETACHED)]
+    detached: bool,
+    /// Detach from the terminal and log to a file in the runtime folder
+    #[arg(long = IN_BACKGROUND, hide = true)]
+    in_background: bool,
+}
 
 pub(crate) fn main(
     surroundings: &Surroundings,
     settings: &Settings,
-    in_background: bool,
+    of: &Up,
 ) -> anyhow::Result<ExitCode> {
+    if of.detached {
+        return detached::start(settings);
+    }
     let folder = RuntimeFolder::create(&settings.runtime_folder)?;
-    if in_background {
+    if of.in_background {
         leave_terminal(&folder)?;
     }
     logging::to_stderr(surroundings, "info");
@@ -73,7 +90,7 @@ pub(crate) fn main(
         .map(|(_, port)| format!("http://{port}/?token={token}"));
     folder.write_dashboard(url.as_deref())?;
     broker.dashboard = dashboard.map(|(listener, _)| Arc::new(listener));
-    if let (Some(url), false) = (url, in_background) {
+    if let (Some(url), false) = (url, of.in_background) {
         println!("Dashboard: {url}");
     }
 
@@ -84,11 +101,11 @@ pub(crate) fn main(
         let stop = watch::Sender::default();
         let ask = async {
             tokio::select! {
-                () = asked_to_end(&mut signals, in_background) => {}
+                () = asked_to_end(&mut signals, of.in_background) => {}
                 () = idle(activity_seen, settings.up_idle_exit) => {}
             }
             Stop::WhenCellsEnd.ask(&stop);
-            asked_to_end(&mut signals, in_background).await;
+            asked_to_end(&mut signals, of.in_background).await;
             Stop::Now.ask(&stop);
             std::future::pending().await
         };

@@ -1,6 +1,6 @@
 //! The sources of a setting's text: flag, environment, configuration file, default, in this order.
 
-use super::{Surroundings, table::Setting};
+use super::{Flags, Surroundings, table::Setting};
 use std::{
     collections::BTreeMap,
     fmt, fs, io,
@@ -78,7 +78,7 @@ impl fmt::Display for Origin {
 /// The texts of all settings, by key.
 pub(crate) struct Sources {
     surroundings: Surroundings,
-    flags: BTreeMap<&'static str, String>,
+    flags: Flags,
     /// In order of precedence: the first file that has a key wins.
     files: Vec<(PathBuf, BTreeMap<String, String>)>,
 }
@@ -86,7 +86,7 @@ pub(crate) struct Sources {
 impl Sources {
     pub(crate) fn gather(
         surroundings: &Surroundings,
-        flags: BTreeMap<&'static str, String>,
+        flags: Flags,
         table: &[&Setting],
     ) -> Result<Self, SettingsError> {
         let mut files = Vec::new();

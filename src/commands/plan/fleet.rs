@@ -3,9 +3,9 @@
 
 mod report;
 
-use super::{from_broker, read_rates};
+use super::{Plan, read_rates};
 use crate::{
-    arguments::{GroupArgument, KindArgument, MachinesArgument, PoolArgument},
+    arguments::{GroupArgument, KindArgument, PoolArgument},
     settings::{Settings, SettingsError},
 };
 use anyhow::Context;
@@ -18,7 +18,6 @@ use baton_plan::{
     },
 };
 use baton_protocol::{Requirement, api::History};
-use clap::ArgMatches;
 use report::Names;
 use serde_json::json;
 use std::{fmt::Write, sync::Arc, time::Duration};
@@ -35,35 +34,34 @@ struct Named {
 
 /// Simulates people with these mean times.
 pub(super) fn simulate(
-    matches: &ArgMatches,
+    plan: &Plan,
     settings: impl Fn() -> Result<Settings, SettingsError>,
 ) -> anyhow::Result<String> {
-    let people: u16 = *matches.get_one("users").expect("it has a default");
-    let groups = groups(matches, people)?;
-    let named = Named::read(matches, groups, settings)?;
+    let people = plan.users;
+    let groups = groups(plan)?;
+    let named = Named::read(plan, groups, settings)?;
     let length = Length {
         warm_up: HOUR,
         measured: 8.0 * HOUR,
     };
-    let seconds: Option<&Duration> = matches.get_one("lesson");
     anyhow::ensure!(
-        seconds.is_none_or(|seconds| !seconds.is_zero()),
+        plan.lesson.is_none_or(|lesson| !lesson.is_zero()),
         "A lesson cannot take no time; an example is --lesson 90m"
     );
-    let answer = match seconds {
-        Some(seconds) => simulated_lesson(&named.fleet, seconds.as_secs_f64(), LESSONS),
+    let answer = match plan.lesson {
+        Some(lesson) => simulated_lesson(&named.fleet, lesson.as_secs_f64(), LESSONS),
         None => fleet(&named.fleet, length, STEADY),
     };
-    if matches.get_flag("json") {
+    if plan.json {
         let mut json = report::json(&named.names, &answer);
         json["people"] = people.into();
         return Ok(format!("{json}\n"));
     }
-    let times = match seconds {
-        Some(seconds) => format!(
+    let times = match plan.lesson {
+        Some(lesson) => format!(
             "{} lessons of {}",
             LESSONS.count,
-            approximate(seconds.as_secs_f64())
+            approximate(lesson.as_secs_f64())
         ),
         None => format!(
             "{} courses of {}",
@@ -74,9 +72,9 @@ pub(super) fn simulate(
     let mut out = format!(
         "A person edits for {} between cells of {}, on average{}.\n\
          Simulated: {times}; ± is half the 99 % confidence interval.\n\n",
-        approximate(seconds_of(matches, "edit")),
-        approximate(seconds_of(matches, "run")),
-        match have_own_times(matches) {
+        approximate(plan.edit.as_secs_f64()),
+        approximate(plan.run.as_secs_f64()),
+        match have_own_times(&plan.groups) {
             true => ", unless a group has its own times",
             false => "",
         }
@@ -90,7 +88,7 @@ pub(super) fn simulate(
         approximate(answer.all.wait.mean),
         approximate(answer.all.waits[2].mean)
     );
-    if seconds.is_none() && named.is_alike() {
+    if plan.lesson.is_none() && named.is_alike() {
         let count: u32 = named
             .fleet
             .machines
@@ -107,7 +105,7 @@ pub(super) fn simulate(
 
 /// Replays the cells of a course's past.
 pub(super) fn replay(
-    matches: &ArgMatches,
+    plan: &Plan,
     past: &History,
     settings: impl Fn() -> Result<Settings, SettingsError>,
 ) -> anyhow::Result<String> {
@@ -116,7 +114,7 @@ pub(super) fn replay(
         course: Course::replayed(&cells),
         needs: Arc::default(),
     };
-    let named = Named::read(matches, vec![(String::new(), everyone)], settings)?;
+    let named = Named::read(plan, vec![(String::new(), everyone)], settings)?;
     // Run until the last cell has ended, because there is only one past.
     let length = Length {
         warm_up: 0.0,
@@ -129,8 +127,8 @@ pub(super) fn replay(
          hint: use more --days, or --users, --edit and --run instead of --from-broker"
     );
     let was = PastWaits::of(&cells);
-    let days = from_broker::days(matches);
-    if matches.get_flag("json") {
+    let days = plan.days;
+    if plan.json {
         let mut json = report::json(&named.names, &answer);
         json["days"] = days.into();
         json["was"] = json!({ "wait": was.mean, "waits": was.waits });
@@ -146,12 +144,9 @@ pub(super) fn replay(
 }
 
 /// The people, in groups with the same needs; those who are in no other group come last.
-fn groups(matches: &ArgMatches, people: u16) -> anyhow::Result<Vec<(String, Group)>> {
-    read_rates(matches)?;
-    let said = matches
-        .get_many::<GroupArgument>("groups")
-        .unwrap_or_default();
-    let mut others = people;
+fn groups(plan: &Plan) -> anyhow::Result<Vec<(String, Group)>> {
+    read_rates(plan)?;
+    let mut others = plan.users;
     let mut groups = Vec::new();
     let group = |people: u16, needs: &[Requirement], edit: f64, run: f64| Group {
         course: Course::Drawn {
@@ -161,10 +156,13 @@ fn groups(matches: &ArgMatches, people: u16) -> anyhow::Result<Vec<(String, Grou
         },
         needs: needs.into(),
     };
-    let (edit, run) = (seconds_of(matches, "edit"), seconds_of(matches, "run"));
-    for said in said {
+    let (edit, run) = (plan.edit.as_secs_f64(), plan.run.as_secs_f64());
+    for said in &plan.groups {
         others = others.checked_sub(said.people).with_context(|| {
-            format!("--groups has more people than there are: --users is {people}")
+            format!(
+                "--groups has more people than there are: --users is {}",
+                plan.users
+            )
         })?;
         let seconds = |time: Option<Duration>, usual| time.map_or(usual, |time| time.as_secs_f64());
         let (edit, run) = (seconds(said.edit, edit), seconds(said.run, run));
@@ -185,23 +183,18 @@ fn groups(matches: &ArgMatches, people: u16) -> anyhow::Result<Vec<(String, Grou
     Ok(groups)
 }
 
-fn have_own_times(matches: &ArgMatches) -> bool {
-    let mut groups = matches
-        .get_many::<GroupArgument>("groups")
-        .unwrap_or_default();
+fn have_own_times(groups: &[GroupArgument]) -> bool {
+    let mut groups = groups.iter();
     groups.any(|group| group.edit.is_some() || group.run.is_some())
 }
 
 impl Named {
     fn read(
-        matches: &ArgMatches,
+        plan: &Plan,
         groups: Vec<(String, Group)>,
         settings: impl Fn() -> Result<Settings, SettingsError>,
     ) -> anyhow::Result<Self> {
-        let machines = matches
-            .get_many::<MachinesArgument>("machines")
-            .unwrap_or_default();
-        let pools = matches.get_many::<PoolArgument>("pool").unwrap_or_default();
+        let (machines, pools) = (plan.machines.iter(), plan.pool.iter());
         let of_pools = pools.clone().map(|said| format!("pool {}", said.name));
         let names = machines.clone().map(|said| said.name.trim().to_owned());
         let mut known = None;
@@ -210,19 +203,19 @@ impl Named {
                 terms: PoolTerms {
                     min: size.min,
                     max: size.max,
-                    target_wait_ms: u64::try_from(duration(matches, "target-wait").as_millis())?,
+                    target_wait_ms: u64::try_from(plan.target_wait.as_millis())?,
                 },
                 kind: kind(&said.kind, &said.kind.declared),
-                start: start(matches, said),
-                idle: Some(seconds_of(matches, "idle")),
-                walltime: Some(seconds_of(matches, "walltime")),
+                start: start(plan, said),
+                idle: Some(plan.idle.as_secs_f64()),
+                walltime: Some(plan.walltime.as_secs_f64()),
             }),
             None => {
                 let known = match &known {
                     Some(known) => known,
                     None => known.insert(PoolSettings::read(&settings()?.pool.0)?),
                 };
-                configured(matches, said, known)
+                configured(plan, said, known)
             }
         };
         let (groups, all): (Vec<_>, Vec<_>) = groups.into_iter().unzip();
@@ -285,11 +278,7 @@ fn counted(people: u16) -> String {
 }
 
 /// A pool of the configuration file.
-fn configured(
-    matches: &ArgMatches,
-    said: &PoolArgument,
-    known: &[PoolSettings],
-) -> anyhow::Result<Pool> {
+fn configured(plan: &Plan, said: &PoolArgument, known: &[PoolSettings]) -> anyhow::Result<Pool> {
     let pool = known.iter().find(|pool| pool.name() == said.name);
     let pool = pool.with_context(|| {
         let names: Vec<&str> = known.iter().map(PoolSettings::name).collect();
@@ -305,7 +294,7 @@ fn configured(
     Ok(Pool {
         terms: pool.terms(),
         kind: kind(&said.kind, pool.offers()),
-        start: start(matches, said),
+        start: start(plan, said),
         idle: pool.idle().map(|idle| idle.as_secs_f64()),
         walltime: pool.walltime().map(|walltime| walltime.as_secs_f64()),
     })
@@ -319,15 +308,6 @@ fn kind(said: &KindArgument, declared: &baton_plan::Declared) -> MachineKind {
     }
 }
 
-fn start(matches: &ArgMatches, said: &PoolArgument) -> Times {
-    let start = said.start.unwrap_or_else(|| duration(matches, "start"));
-    Times::Fixed(start.as_secs_f64())
-}
-
-fn duration(matches: &ArgMatches, name: &str) -> Duration {
-    *matches.get_one(name).expect("it has a default")
-}
-
-fn seconds_of(matches: &ArgMatches, name: &str) -> f64 {
-    duration(matches, name).as_secs_f64()
+fn start(plan: &Plan, said: &PoolArgument) -> Times {
+    Times::Fixed(said.start.unwrap_or(plan.start).as_secs_f64())
 }

@@ -1,6 +1,6 @@
 //! `baton plan --from-broker`: predicts waits from a course's own past, also with one GPU fewer or more.
 
-use super::{html::Report, report::PERCENTILES};
+use super::{Plan, html::Report, report::PERCENTILES};
 use crate::{
     commands::ask::{shown, text},
     service,
@@ -11,7 +11,6 @@ use baton_humanize::approximate;
 use baton_plan::{Capacity, Effort, PastCell, Row, fit, seconds};
 use baton_protocol::api::{History, LessonOutlook, Page};
 use baton_transport::Api;
-use clap::{ArgMatches, parser::ValueSource};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use std::fmt::Write;
@@ -22,15 +21,15 @@ pub(super) struct Findings {
     capacity: Capacity,
 }
 
-pub(super) fn ask(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<Findings> {
-    let history = history(settings, matches)?;
-    let (gpus, places) = places(&history, matches)?;
+pub(super) fn ask(settings: &Settings, plan: &Plan) -> anyhow::Result<Findings> {
+    let history = history(settings, plan)?;
+    let (gpus, places) = places(&history, plan)?;
     let cells: Vec<_> = history.cells.iter().map(PastCell::from).collect();
     let fit = fit(&cells, places, seconds(history.now_ms)).context(
         "The broker's history is too short\nhint: use more --days, or --edit and --run instead of --from-broker",
     )?;
     Ok(Findings {
-        days: days(matches),
+        days: plan.days,
         cells: cells.len(),
         capacity: Capacity::of(fit, gpus, places, Effort::THOROUGH),
     })
@@ -48,14 +47,9 @@ pub(super) fn timetable(settings: &Settings, json: bool) -> anyhow::Result<Strin
     })
 }
 
-pub(super) fn days(matches: &ArgMatches) -> u32 {
-    *matches.get_one::<u32>("days").expect("it has a default")
-}
-
-pub(super) fn history(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<History> {
-    let mut query = vec![("days", days(matches).to_string())];
-    let course: Option<&String> = matches.get_one("course");
-    query.extend(course.map(|course| ("course", course.clone())));
+pub(super) fn history(settings: &Settings, plan: &Plan) -> anyhow::Result<History> {
+    let mut query = vec![("days", plan.days.to_string())];
+    query.extend(plan.course.iter().map(|course| ("course", course.clone())));
     answer(settings, "/v1/history", &query)
 }
 
@@ -73,10 +67,9 @@ fn answer<Answer: DeserializeOwned>(
 }
 
 /// The number of GPUs, and of cells that run on them at once.
-fn places(history: &History, matches: &ArgMatches) -> anyhow::Result<(usize, usize)> {
-    let said = usize::from(*matches.get_one::<u16>("gpus").expect("it has a default"));
-    if matches.value_source("gpus") == Some(ValueSource::CommandLine) {
-        return Ok((said, said));
+fn places(history: &History, plan: &Plan) -> anyhow::Result<(usize, usize)> {
+    if let Some(gpus) = plan.gpus {
+        return Ok((gpus.into(), gpus.into()));
     }
     anyhow::ensure!(
         history.slots > 0,

@@ -1,14 +1,12 @@
 //! `baton plan --policies`: compares the ways to share GPUs in a simulated class.
 
-use super::{Latency, report::gpus};
-use crate::{arguments::Cells, settings::Size};
+use super::{Latency, Plan, report::gpus};
 use baton_humanize::approximate;
 use baton_plan::simulation::{
     Class, Estimate, Length, PINNING, Policy, Runs, Shared, Times, share,
 };
-use clap::ArgMatches;
 use serde_json::{Value as Json, json};
-use std::{fmt::Write, time::Duration};
+use std::fmt::Write;
 
 const POLICIES: [(&str, Policy); 3] = [
     ("first come, first served", Policy::FirstCome),
@@ -21,18 +19,18 @@ const HOUR: f64 = 3600.0;
 /// The duration of a drain: the work that a session may queue on the GPU, and a little more.
 const DRAIN: f64 = 0.06;
 
-pub(super) fn compare(matches: &ArgMatches) -> anyhow::Result<String> {
-    let class = read(matches)?;
+pub(super) fn compare(plan: &Plan) -> anyhow::Result<String> {
+    let class = read(plan)?;
     let length = Length {
         warm_up: HOUR,
         measured: 4.0 * HOUR,
     };
     let runs = Runs {
         count: 8,
-        seed: *matches.get_one("seed").expect("it has a default"),
+        seed: plan.seed,
     };
     let shares = POLICIES.map(|(name, policy)| (name, share(&class, policy, length, runs)));
-    if matches.get_flag("json") {
+    if plan.json {
         return Ok(format!(
             "{}\n",
             Json::from(shares.iter().map(row).collect::<Vec<_>>())
@@ -41,34 +39,18 @@ pub(super) fn compare(matches: &ArgMatches) -> anyhow::Result<String> {
     Ok(text(&class, runs, length, &shares))
 }
 
-fn read(matches: &ArgMatches) -> anyhow::Result<Class> {
-    let size = |name| {
-        matches
-            .get_one::<Size>(name)
-            .expect("it has a default")
-            .bytes
-    };
-    let time = |name| -> f64 {
-        let time: &Duration = matches.get_one(name).expect("it has a default");
-        time.as_secs_f64()
-    };
-    let count = |name| matches.get_one::<u16>(name).copied();
-    let measured = Latency::read(matches)?;
-    let people = count("users").expect("it has a default");
+fn read(plan: &Plan) -> anyhow::Result<Class> {
+    let measured = Latency::read(plan)?;
     let class = Class {
-        people: people.into(),
-        gpus: count("gpus").expect("it has a default").into(),
-        slots: count("slots").unwrap_or(people).into(),
-        edit: Times::Exponential(time("edit")),
-        cold: measured.map_or_else(|| time("cold"), |measured| measured.cold_seconds),
-        run: matches
-            .get_one::<Cells>("cells")
-            .expect("it has a default")
-            .0
-            .clone(),
-        session_bytes: size("session-memory"),
-        gpu_bytes: size("gpu-memory"),
-        bandwidth: size("link") as f64,
+        people: plan.users.into(),
+        gpus: plan.gpus(),
+        slots: plan.slots.unwrap_or(plan.users).into(),
+        edit: Times::Exponential(plan.edit.as_secs_f64()),
+        cold: measured.map_or(plan.cold.as_secs_f64(), |measured| measured.cold_seconds),
+        run: plan.cells.0.clone(),
+        session_bytes: plan.session_memory.bytes,
+        gpu_bytes: plan.gpu_memory.bytes,
+        bandwidth: plan.link.bytes as f64,
         pinning: PINNING,
         drain: DRAIN,
     };
@@ -77,7 +59,7 @@ fn read(matches: &ArgMatches) -> anyhow::Result<Class> {
         "A session cannot run if it needs more memory than the GPU has\nhint: --session-memory is for one session, --gpu-memory for the whole GPU"
     );
     anyhow::ensure!(
-        class.bandwidth > 0.0 && time("edit") > 0.0,
+        class.bandwidth > 0.0 && !plan.edit.is_zero(),
         "--link and --edit must be above zero"
     );
     Ok(class)

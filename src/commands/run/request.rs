@@ -1,11 +1,11 @@
 //! What the command line asks to run.
 
-use crate::{arguments::is_notebook, cli, python};
+use super::arguments::RunArguments;
+use crate::{arguments::is_notebook, python};
 use anyhow::Context;
 use baton_jupyter_client::Kernelspec;
 use baton_protocol::{ClientJob, GroupId, JobId, JobKind};
-use baton_runner::{Combination, Document, Given, Options, Parameter, Program, combinations};
-use clap::ArgMatches;
+use baton_runner::{Combination, Document, Options, Parameter, Program, combinations};
 use serde_json::Value;
 use std::{
     collections::HashMap,
@@ -59,39 +59,33 @@ impl OneJob {
 
 impl Request {
     /// `command` is the command line that was parsed.
-    pub(super) fn read(matches: &ArgMatches, command: &[OsString]) -> anyhow::Result<Self> {
-        let text = |name: &str| matches.get_one::<String>(name).cloned();
-        let program = matches.get_one::<PathBuf>("program");
-        let arguments = matches.get_many::<String>("arguments");
+    pub(super) fn read(run: &RunArguments, command: &[OsString]) -> anyhow::Result<Self> {
         let request = Self {
-            program: program.context("Which program?")?.clone(),
-            arguments: arguments.unwrap_or_default().cloned().collect(),
-            output: matches.get_one::<PathBuf>("output").cloned(),
-            combinations: combinations(&given(matches))?,
+            program: run.program.clone().context("Which program?")?,
+            arguments: run.arguments.clone(),
+            output: run.output.clone(),
+            combinations: combinations(&run.parameters.0)?,
             options: Options {
-                timeout: text("timeout"),
-                memory: text("mem"),
-                gpu: text("gpu"),
-                environment: text("env"),
-                low_priority: text("priority").is_some_and(|priority| priority == "low"),
+                timeout: run.timeout.clone(),
+                memory: run.mem.clone(),
+                gpu: run.gpu.clone(),
+                environment: run.env.clone(),
+                low_priority: run.priority == "low",
             },
-            at_once: matches
-                .get_one::<u32>("at-once")
-                .and_then(|number| usize::try_from(*number).ok()),
-            course: text("course"),
-            python: cli::python(matches).unwrap_or_else(python::default_python),
-            json: matches.get_flag("json"),
-            keep: matches.get_one("keep").copied().unwrap_or(KEEP),
+            at_once: run.at_once.and_then(|number| usize::try_from(number).ok()),
+            course: run.course.clone(),
+            python: run.python.clone().unwrap_or_else(python::default_python),
+            json: run.json,
+            keep: run.keep.unwrap_or(KEEP),
             command: command.to_vec(),
         };
-        let has_parameters = matches.contains_id("parameter") || matches.contains_id("each");
         anyhow::ensure!(
-            request.is_notebook() || !has_parameters && request.output.is_none(),
+            request.is_notebook() || run.parameters.0.is_empty() && request.output.is_none(),
             "-p, --each and -o are for notebooks\nhint: write the arguments of a script after its name"
         );
-        let keeps = request.is_notebook() && !request.is_array() && matches.get_flag("detach");
+        let keeps = request.is_notebook() && !request.is_array() && run.detach;
         anyhow::ensure!(
-            keeps || !matches.contains_id("keep"),
+            keeps || run.keep.is_none(),
             "--keep is for one notebook in the background\nhint: baton run --detach --keep 2h NOTEBOOK.ipynb"
         );
         anyhow::ensure!(
@@ -204,19 +198,6 @@ fn parts(combination: &Combination) -> Vec<String> {
 
 fn label(combination: &Combination) -> String {
     parts(combination).join(" ")
-}
-
-/// Parameters in the order of the command line.
-fn given(matches: &ArgMatches) -> Vec<Given> {
-    let of = |name: &str| {
-        let indices = matches.indices_of(name).into_iter().flatten();
-        let values = matches.get_many::<Given>(name).into_iter().flatten();
-        indices.zip(values.cloned()).collect::<Vec<_>>()
-    };
-    let mut given = of("parameter");
-    given.extend(of("each"));
-    given.sort_by_key(|(index, _)| *index);
-    given.into_iter().map(|(_, given)| given).collect()
 }
 
 /// Checks that each job of an array writes its own notebook.

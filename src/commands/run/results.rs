@@ -1,6 +1,7 @@
 //! The result of a run, for people and programs: at its end, and later with `baton logs` and `baton fetch`.
 
 use super::{
+    arguments::{Fetch, Logs},
     group::GroupFolder,
     record::{Ended, Outcome, Record, RunFolder},
     request::OneJob,
@@ -8,7 +9,6 @@ use super::{
 use crate::settings::Settings;
 use anyhow::Context;
 use baton_protocol::{GroupId, JobId};
-use clap::ArgMatches;
 use jiff::{Timestamp, tz::TimeZone};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use std::{
     collections::BTreeSet,
     fs::File,
     io::{self, Read as _, Write as _},
-    path::{Path, PathBuf},
+    path::Path,
     process::ExitCode,
     thread::sleep,
     time::Duration,
@@ -219,9 +219,14 @@ pub(super) fn ends_of(
 }
 
 /// `baton logs JOB`: the run's output so far, and with `--follow` its further output.
-pub(crate) fn logs(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let job = matches.get_one::<String>("job").context("Which job?")?;
-    let follows = matches.get_flag("follow");
+pub(crate) fn logs(
+    settings: &Settings,
+    Logs {
+        job,
+        follow: follows,
+    }: &Logs,
+) -> anyhow::Result<ExitCode> {
+    let follows = *follows;
     if let Some(group) = GroupFolder::find(&settings.state_folder, job)? {
         let ended = || {
             let ends = ends_of(settings, &group)?;
@@ -274,9 +279,10 @@ pub(super) fn copy(log: &mut File) -> io::Result<()> {
 }
 
 /// `baton fetch JOB`: the notebook as executed so far, or those of a group. The exit code is the run's.
-pub(crate) fn fetch(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let job = matches.get_one::<String>("job").context("Which job?")?;
-    let output = matches.get_one::<PathBuf>("output");
+pub(crate) fn fetch(
+    settings: &Settings,
+    Fetch { job, output }: &Fetch,
+) -> anyhow::Result<ExitCode> {
     if let Some(group) = GroupFolder::find(&settings.state_folder, job)? {
         anyhow::ensure!(
             output.is_none(),
@@ -294,7 +300,7 @@ pub(crate) fn fetch(settings: &Settings, matches: &ArgMatches) -> anyhow::Result
             record.job
         )
     })?;
-    let output = output.unwrap_or(own);
+    let output = output.as_ref().unwrap_or(own);
     if !write_notebook(&folder, output)? {
         match ended.and_then(|ended| ended.error) {
             Some(error) => eprintln!("{error}"),

@@ -5,6 +5,7 @@
 //! earlier cells are unchanged. Everything else runs from the top.
 
 use super::{
+    arguments::RunArguments,
     array,
     group::GroupFolder,
     progress::Progress,
@@ -13,11 +14,14 @@ use super::{
     results,
     watched::{Run, Watched},
 };
-use crate::{arguments::is_notebook, cli, settings::Settings};
+use crate::{
+    arguments::is_notebook,
+    cli::{self, Command},
+    settings::Settings,
+};
 use anyhow::Context;
 use baton_protocol::JobId;
 use baton_runner::{Document, End, Keep, Runner};
-use clap::ArgMatches;
 use jiff::Timestamp;
 use std::{
     ffi::OsString,
@@ -144,12 +148,8 @@ fn same_cells(old: &Loaded, new: &Loaded, ran: usize) -> (usize, String) {
 
 // ---- in the process that asks
 
-pub(super) fn main(
-    settings: &Settings,
-    matches: &ArgMatches,
-    run: &str,
-) -> anyhow::Result<ExitCode> {
-    let (json, detaches) = (matches.get_flag("json"), matches.get_flag("detach"));
+pub(super) fn main(settings: &Settings, of: &RunArguments, run: &str) -> anyhow::Result<ExitCode> {
+    let (json, detaches) = (of.json, of.detach);
     if let Some(group) = GroupFolder::find(&settings.state_folder, run)? {
         return resume_group(settings, &group, json, detaches);
     }
@@ -219,11 +219,10 @@ fn request_of(record: &Record, json: bool) -> anyhow::Result<Request> {
         !words.is_empty(),
         "This run was recorded by an older version\nhint: run it again"
     );
-    let command = cli::matches(&words);
-    let command = command
-        .subcommand_matches("run")
-        .context("It was not started by `baton run`")?;
-    let mut request = Request::read(command, &words)?;
+    let Command::Run(command) = cli::parse(&words).command else {
+        anyhow::bail!("It was not started by `baton run`");
+    };
+    let mut request = Request::read(&command, &words)?;
     request.json = json;
     // Errors in reading must appear here, and not in the background.
     Loaded::read(&request)?;

@@ -1,7 +1,7 @@
 //! `baton up --detached`: starts the service as a separate process, waits until it answers, and returns.
 
+use super::{DETACHED, IN_BACKGROUND};
 use crate::{
-    cli::{DETACHED, IN_BACKGROUND},
     service::{self, RuntimeFolder},
     settings::Settings,
 };
@@ -15,7 +15,7 @@ use std::{
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 
-pub(crate) fn start(settings: &Settings) -> anyhow::Result<ExitCode> {
+pub(super) fn start(settings: &Settings) -> anyhow::Result<ExitCode> {
     let folder = RuntimeFolder::create(&settings.runtime_folder)?;
     let log = folder.log();
     let log = log.display();
