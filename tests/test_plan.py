@@ -179,7 +179,9 @@ def test_what_a_cell_adds_is_measured_part_by_part() -> None:
         for row in rows.values():
             parts = sum(row[part] for part in ("snapshot", "move", "wait", "run", "return"))
             assert parts == pytest.approx(row["total"], abs=0.05)
-        assert rows[0, "cold"]["adds"] > rows[0, "warm"]["adds"]
+        changed = rows[1, "1 % changed"]
+        assert told["hand_over_seconds"] == changed["move"] + changed["return"]
+        assert told["cold_seconds"] == rows[1, "cold"]["adds"]
         latency = service.place.work / "latency.json"
         latency.write_text(said.stdout)
         said = run_binary(service.place, "plan", "--users", "2", "--json", "--latency", str(latency))

@@ -170,6 +170,21 @@ impl Kernel {
         self.follow(request, on_output).await
     }
 
+    /// Runs code that is not a cell of the notebook: it has no number and is not in the history.
+    ///
+    /// # Errors
+    /// As [`Kernel::run`].
+    pub async fn run_aside(
+        &mut self,
+        code: &str,
+        on_output: impl FnMut(Output),
+    ) -> Result<Reply, ClientError> {
+        let mut request = ExecuteRequest::new(code.to_owned());
+        request.store_history = false;
+        self.follow(JupyterMessage::new(request, None), on_output)
+            .await
+    }
+
     /// Runs a cell as the message with this id, which no other message may have.
     ///
     /// # Errors
