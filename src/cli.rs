@@ -131,6 +131,14 @@ fn parse_in_this_order(arguments: &[OsString]) -> Parsed {
     }
 }
 
+/// Reads the arguments of an earlier `baton run`; `None` if they are of another command.
+pub(crate) fn parse_run(arguments: &[OsString]) -> Option<run::RunArguments> {
+    match parse(arguments).command {
+        Command::Run(run) => Some(run),
+        _ => None,
+    }
+}
+
 fn program_of(command: &Command) -> Option<&Path> {
     match command {
         Command::Run(run) => run.program.as_deref(),

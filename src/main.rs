@@ -76,7 +76,7 @@ fn run(surroundings: &Surroundings, parsed: Parsed) -> anyhow::Result<ExitCode> 
         Command::Resume(of) => commands::act::resume(&settings()?, &of),
         Command::Audit(of) => commands::act::audit(&settings()?, &of),
         Command::Course(of) => commands::course::main(&settings()?, &of),
-        Command::Run(of) => commands::run::main(&settings()?, &of),
+        Command::Run(of) => commands::run::main(&settings()?, &of, cli::parse_run),
         Command::Logs(of) => commands::run::logs(&settings()?, &of),
         Command::Fetch(of) => commands::run::fetch(&settings()?, &of),
         Command::Pools(of) => commands::pools::main(&settings()?, &of),

@@ -31,15 +31,22 @@ use std::{
 };
 use tokio::{runtime::Builder, sync::mpsc};
 
+type Parse = fn(&[OsString]) -> Option<RunArguments>;
+
 pub(crate) use self::{
     arguments::{Fetch, Logs, RunArguments},
     group::{cancel as cancel_group, to_come as to_come_of_group},
     results::{fetch, logs},
 };
 
-pub(crate) fn main(settings: &Settings, of: &RunArguments) -> anyhow::Result<ExitCode> {
+/// `parse` reads the arguments of an earlier run.
+pub(crate) fn main(
+    settings: &Settings,
+    of: &RunArguments,
+    parse: Parse,
+) -> anyhow::Result<ExitCode> {
     if let Some(run) = &of.resume {
-        return resume::main(settings, of, run);
+        return resume::main(settings, of, run, parse);
     }
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let request = Request::read(of, &words)?;

@@ -5,6 +5,7 @@
 //! earlier cells are unchanged. Everything else runs from the top.
 
 use super::{
+    Parse,
     arguments::RunArguments,
     array,
     group::GroupFolder,
@@ -14,11 +15,7 @@ use super::{
     results,
     watched::{Run, Watched},
 };
-use crate::{
-    arguments::is_notebook,
-    cli::{self, Command},
-    settings::Settings,
-};
+use crate::{arguments::is_notebook, settings::Settings};
 use anyhow::Context;
 use baton_protocol::JobId;
 use baton_runner::{Document, End, Keep, Runner};
@@ -148,10 +145,15 @@ fn same_cells(old: &Loaded, new: &Loaded, ran: usize) -> (usize, String) {
 
 // ---- in the process that asks
 
-pub(super) fn main(settings: &Settings, of: &RunArguments, run: &str) -> anyhow::Result<ExitCode> {
+pub(super) fn main(
+    settings: &Settings,
+    of: &RunArguments,
+    run: &str,
+    parse: Parse,
+) -> anyhow::Result<ExitCode> {
     let (json, detaches) = (of.json, of.detach);
     if let Some(group) = GroupFolder::find(&settings.state_folder, run)? {
-        return resume_group(settings, &group, json, detaches);
+        return resume_group(settings, &group, of, parse);
     }
     let folder = find(&settings.state_folder, run)?;
     let record = folder.read()?;
@@ -165,7 +167,7 @@ pub(super) fn main(settings: &Settings, of: &RunArguments, run: &str) -> anyhow:
         }
         Some(_) => {}
     }
-    let request = request_of(&record, json)?;
+    let request = request_of(&record, json, parse)?;
     let mut log = File::open(folder.log()).context("Failed to read the log of the run")?;
     log.seek(SeekFrom::End(0))?;
     if record.kept.is_some() && ask(&folder, record.job)? {
@@ -185,8 +187,8 @@ pub(super) fn main(settings: &Settings, of: &RunArguments, run: &str) -> anyhow:
 fn resume_group(
     settings: &Settings,
     group: &GroupFolder,
-    json: bool,
-    detaches: bool,
+    of: &RunArguments,
+    parse: Parse,
 ) -> anyhow::Result<ExitCode> {
     let record = group.read()?;
     let Some(ends) = results::ends_of(settings, group)? else {
@@ -204,14 +206,14 @@ fn resume_group(
     let first = records.first().context(
         "All jobs of this group have ended without an error: there is nothing to resume",
     )?;
-    let request = request_of(first, json)?;
+    let request = request_of(first, of.json, parse)?;
     let labels: Vec<String> = records.iter().map(|record| record.label.clone()).collect();
     eprintln!("{} of {} jobs run again", labels.len(), ends.len());
-    array::begin(settings, &request, &labels, detaches)
+    array::begin(settings, &request, &labels, of.detach)
 }
 
 /// The original request, read again in the folder in which it was made.
-fn request_of(record: &Record, json: bool) -> anyhow::Result<Request> {
+fn request_of(record: &Record, json: bool, parse: Parse) -> anyhow::Result<Request> {
     std::env::set_current_dir(&record.called_in)
         .with_context(|| format!("The folder {} is gone", record.called_in.display()))?;
     let words: Vec<OsString> = record.command.iter().map(OsString::from).collect();
@@ -219,10 +221,8 @@ fn request_of(record: &Record, json: bool) -> anyhow::Result<Request> {
         !words.is_empty(),
         "This run was recorded by an older version\nhint: run it again"
     );
-    let Command::Run(command) = cli::parse(&words).command else {
-        anyhow::bail!("It was not started by `baton run`");
-    };
-    let mut request = Request::read(&command, &words)?;
+    let arguments = parse(&words).context("It was not started by `baton run`")?;
+    let mut request = Request::read(&arguments, &words)?;
     request.json = json;
     // Errors in reading must appear here, and not in the background.
     Loaded::read(&request)?;
