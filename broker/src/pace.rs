@@ -4,18 +4,20 @@
 //!
 //! **Invariant:** pure; a notebook below the steady rate is never delayed.
 
+use crate::buckets::{Bucket, Rate};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Messages per second. A cell that opens many files of the notebook's folder causes a message for each.
-const A_SECOND: f64 = 500.0;
-const BURST: f64 = 2000.0;
+/// In messages. A cell that opens many files of the notebook's folder causes a message for each.
+const RATE: Rate = Rate {
+    a_second: 500.0,
+    burst: 2000.0,
+};
 /// A notebook that has been slowed down for this long without a break is disconnected.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Pace {
-    left: f64,
-    at: Instant,
+    bucket: Bucket,
     slowed_since: Option<Instant>,
 }
 
@@ -28,25 +30,22 @@ pub(crate) enum Verdict {
 impl Pace {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
-            left: BURST,
-            at: now,
+            bucket: Bucket::new(RATE, now),
             slowed_since: None,
         }
     }
 
     /// Counts a message.
     pub(crate) fn count(&mut self, now: Instant) -> Verdict {
-        let since = now.saturating_duration_since(self.at).as_secs_f64();
-        self.left = (self.left + since * A_SECOND).min(BURST) - 1.0;
-        self.at = now;
-        if self.left >= 0.0 {
+        let wait = self.bucket.charge(now, 1.0);
+        if wait.is_zero() {
             self.slowed_since = None;
             return Verdict::Wait(Duration::ZERO);
         }
         let slowed_since = *self.slowed_since.get_or_insert(now);
         match now.saturating_duration_since(slowed_since) > PATIENCE {
             true => Verdict::TooMuch,
-            false => Verdict::Wait(Duration::from_secs_f64(-self.left / A_SECOND)),
+            false => Verdict::Wait(wait),
         }
     }
 }
@@ -84,7 +83,7 @@ mod tests {
         let start = Instant::now();
         let mut pace = Pace::new(start);
         for message in 0..100_000_u32 {
-            let now = start + Duration::from_secs_f64(f64::from(message) / A_SECOND);
+            let now = start + Duration::from_secs_f64(f64::from(message) / RATE.a_second);
             assert_eq!(pace.count(now), Verdict::Wait(Duration::ZERO));
         }
     }

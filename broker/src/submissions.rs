@@ -4,14 +4,16 @@
 //! person could fill its disk with short cells. A cell above the rate waits, and so do the later
 //! messages of its notebook.
 
-use crate::buckets::Buckets;
+use crate::buckets::{Buckets, Rate};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Cells per second. The sixteen sessions of a `gpu.map` stay below it if a call takes two seconds.
-const A_SECOND: f64 = 10.0;
-/// Many notebooks that run all of their cells, or a short `gpu.map` without `chunksize`.
-const BURST: f64 = 1000.0;
+/// In cells. The sixteen sessions of a `gpu.map` stay below it if a call takes two seconds. A burst
+/// is many notebooks that run all of their cells, or a short `gpu.map` without `chunksize`.
+const RATE: Rate = Rate {
+    a_second: 10.0,
+    burst: 1000.0,
+};
 /// Above this number of people, those who have submitted nothing for a while are forgotten.
 const REMEMBERED: usize = 1000;
 
@@ -19,7 +21,7 @@ pub(crate) struct Submissions(Buckets<String>);
 
 impl Default for Submissions {
     fn default() -> Self {
-        Self(Buckets::new(A_SECOND, BURST))
+        Self(Buckets::new(RATE))
     }
 }
 

@@ -3,14 +3,16 @@
 //! A correct token is never refused, because many people may share an address. A program is always
 //! told that its token is wrong. Only the sign-in page responds that there were too many attempts.
 
-use crate::buckets::Buckets;
+use crate::buckets::{Buckets, Rate};
 use axum::http::{Extensions, HeaderMap, HeaderName};
 use std::net::IpAddr;
 use tokio::time::Instant;
 
 /// This many wrong tokens at once, and then one every three seconds.
-const AT_ONCE: f64 = 20.0;
-const A_SECOND: f64 = 1.0 / 3.0;
+const RATE: Rate = Rate {
+    a_second: 1.0 / 3.0,
+    burst: 20.0,
+};
 const MOST_ADDRESSES: usize = 10_000;
 
 /// The address of the connection's other end; `None` for a Unix socket.
@@ -21,7 +23,7 @@ pub(crate) struct Attempts(Buckets<Option<IpAddr>>);
 
 impl Attempts {
     pub(crate) fn new() -> Self {
-        Self(Buckets::new(A_SECOND, AT_ONCE))
+        Self(Buckets::new(RATE))
     }
 
     /// Counts and logs a wrong token. Returns `false` if there were too many from this address.

@@ -4,7 +4,10 @@
 //! workers, because they send requests on behalf of all people.
 
 use super::{Caller, Shared};
-use crate::{buckets::Buckets, web::api::ApiError};
+use crate::{
+    buckets::{Buckets, Rate},
+    web::api::ApiError,
+};
 use axum::{
     Extension,
     extract::{Request, State},
@@ -27,7 +30,10 @@ pub(crate) struct Limits(Buckets<String>);
 impl Limits {
     pub(crate) fn new(requests_a_second: u32) -> Self {
         let a_second = f64::from(requests_a_second);
-        Self(Buckets::new(a_second, a_second * BURST_SECONDS))
+        Self(Buckets::new(Rate {
+            a_second,
+            burst: a_second * BURST_SECONDS,
+        }))
     }
 
     /// Counts a request, or refuses it.
