@@ -329,6 +329,24 @@ def test_a_library_that_cannot_be_prepared_is_left_out(
     kernel.shutdown()
 
 
+def test_a_fork_leaves_the_objects_of_its_zygote_alone(
+    services: list[Service], new_kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
+    """Counting them takes as long as half of the start."""
+    (tmp_path / "course_watch.py").write_text(
+        "import gc\n"
+        "calls, freeze_count = [], gc.get_freeze_count\n"
+        "for name in ('get_freeze_count', 'unfreeze'):\n"
+        "    setattr(gc, name, lambda name=name: calls.append(name))\n"
+    )
+    service = start_warm(services, ["course_watch"], PYTHONPATH=str(tmp_path), BATON_WORKER_READABLE=str(tmp_path))
+    kernel = service.kernel(new_kernel)
+    kernel.gpu("import course_watch\nfound = course_watch.calls, course_watch.freeze_count() > 10_000").ok()
+    assert is_forked(kernel)
+    assert kernel.evaluate("found") == ([], True)
+    kernel.shutdown()
+
+
 def test_what_sessions_use_is_prepared_also_by_the_next_worker(
     services: list[Service], new_kernel: Callable[..., Kernel]
 ) -> None:
