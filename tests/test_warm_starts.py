@@ -329,6 +329,48 @@ def test_a_library_that_cannot_be_prepared_is_left_out(
     kernel.shutdown()
 
 
+def test_a_fork_leaves_the_objects_of_its_zygote_alone(
+    services: list[Service], new_kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
+    """Counting them takes as long as half of the start."""
+    (tmp_path / "course_watch.py").write_text(
+        "import gc\n"
+        "calls, freeze_count = [], gc.get_freeze_count\n"
+        "for name in ('get_freeze_count', 'unfreeze'):\n"
+        "    setattr(gc, name, lambda name=name: calls.append(name))\n"
+    )
+    service = start_warm(services, ["course_watch"], PYTHONPATH=str(tmp_path), BATON_WORKER_READABLE=str(tmp_path))
+    kernel = service.kernel(new_kernel)
+    kernel.gpu("import course_watch\nfound = course_watch.calls, course_watch.freeze_count() > 10_000").ok()
+    assert is_forked(kernel)
+    assert kernel.evaluate("found") == ([], True)
+    kernel.shutdown()
+
+
+def test_with_too_little_memory_no_library_is_prepared(
+    services: list[Service], new_kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
+    """The worker sees another file in `/proc`, so the system would let no sandbox below it have a `/proc`."""
+    memory = tmp_path / "meminfo"
+    memory.write_text("MemTotal: 16000000 kB\nMemAvailable: 1000000 kB\n")
+    service = Service.create()
+    services.append(service)
+    service.start_broker()
+    service.start_worker(
+        prefix=["bwrap", "--dev-bind", "/", "/", "--bind", str(memory), "/proc/meminfo", "--die-with-parent"],
+        BATON_WORKER_PYTHON=sys.executable,
+        BATON_WORKER_PRELOAD="numpy",
+        BATON_WORKER_SANDBOX="none",
+    )
+    said = "Sessions start without prepared libraries, because too little memory is available"
+    wait_until(lambda: said in service.log("worker-0"), "the worker says that there is too little memory")
+    kernel = service.kernel(new_kernel)
+    kernel.gpu("import numpy").ok()
+    assert is_forked(kernel)
+    assert "Sessions start with these libraries loaded" not in service.log("worker-0")
+    kernel.shutdown()
+
+
 def test_what_sessions_use_is_prepared_also_by_the_next_worker(
     services: list[Service], new_kernel: Callable[..., Kernel]
 ) -> None:

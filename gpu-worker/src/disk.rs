@@ -1,16 +1,23 @@
 //! How much disk a session takes in the folders to which it can write.
 //!
-//! In: the folders. Out: that they hold more than the session may store. Files that a cell has removed but still has
-//! open do not count.
+//! In: the folders, and the session's processes. Out: that they hold more than the session may store. A file that a cell
+//! has removed counts as long as a process has it open.
 //!
-//! **Invariant:** a folder in which the worker cannot look counts as too full, because it could hide anything.
+//! **Invariant:** if the worker cannot look into a folder or a process, the folders count as too full, because it could
+//! hide anything.
 
+use crate::processes;
+use nix::{
+    errno::Errno,
+    sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs},
+    unistd::Pid,
+};
 use std::{
     collections::HashSet,
-    fs,
+    fs::{self, Metadata},
     io::{self, ErrorKind},
     os::unix::fs::MetadataExt as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 use tokio::{
@@ -26,6 +33,9 @@ const PART: u32 = 20;
 /// The unit in which the system counts the space of a file (`stat(2)`).
 const BLOCK_BYTES: u64 = 512;
 
+/// The least that a file or folder counts. File systems have room for a limited number of them, also of empty ones.
+const LEAST_BYTES: u64 = 4096;
+
 /// Watches the folders of a session until it is dropped.
 pub(crate) struct Disk {
     full: watch::Receiver<Option<Full>>,
@@ -35,19 +45,22 @@ pub(crate) struct Disk {
 /// The folders hold more than they may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full {
-    /// `None` if the worker cannot look into one of the folders.
+    /// `None` if the worker cannot look into one of the folders or processes.
     pub(crate) used_bytes: Option<u64>,
     pub(crate) limit_bytes: u64,
 }
 
 impl Disk {
-    pub(crate) fn watch(folders: Vec<PathBuf>, limit_bytes: u64) -> Self {
+    /// `roots`: the processes of the session are these and their descendants.
+    pub(crate) fn watch(folders: Vec<PathBuf>, roots: Vec<Pid>, limit_bytes: u64) -> Self {
         let (says, full) = watch::channel(None);
         let task = tokio::spawn(async move {
             loop {
                 let since = Instant::now();
-                let of = folders.clone();
-                let look = spawn_blocking(move || used_bytes(of, limit_bytes));
+                let (of, roots) = (folders.clone(), roots.clone());
+                let look = spawn_blocking(move || {
+                    Ok::<_, io::Error>(used_bytes(of, limit_bytes)? + removed_bytes(&roots)?)
+                });
                 // The runtime ends if the task was cancelled.
                 let Ok(used) = look.await else { return };
                 let used_bytes = used.ok();
@@ -102,7 +115,7 @@ fn used_bytes(mut folders: Vec<PathBuf>, enough: u64) -> io::Result<u64> {
             } else if status.nlink() > 1 && !several_names.insert((status.dev(), status.ino())) {
                 continue;
             }
-            sum += status.blocks() * BLOCK_BYTES;
+            sum += bytes_of(&status);
             if sum > enough {
                 return Ok(sum);
             }
@@ -111,10 +124,52 @@ fn used_bytes(mut folders: Vec<PathBuf>, enough: u64) -> io::Result<u64> {
     Ok(sum)
 }
 
-/// `None` if it was removed meanwhile.
+/// Files on a disk that these processes or their descendants have open, and that no folder contains any more.
+fn removed_bytes(roots: &[Pid]) -> io::Result<u64> {
+    let mut seen = HashSet::new();
+    let mut sum = 0;
+    for process in roots.iter().copied().flat_map(processes::with_descendants) {
+        let folder = format!("/proc/{process}/fd");
+        let Some(descriptors) = unless_gone(fs::read_dir(folder))? else {
+            continue;
+        };
+        for descriptor in descriptors {
+            let Some(descriptor) = unless_gone(descriptor)? else {
+                break;
+            };
+            // This follows the link to the open file, whether or not the file has a name.
+            let Some(status) = unless_gone(fs::metadata(descriptor.path()))? else {
+                continue;
+            };
+            let is_removed = status.is_file() && status.nlink() == 0;
+            if is_removed
+                && !is_in_memory(&descriptor.path())
+                && seen.insert((status.dev(), status.ino()))
+            {
+                sum += bytes_of(&status);
+            }
+        }
+    }
+    Ok(sum)
+}
+
+/// Files in memory count as the session's memory.
+fn is_in_memory(file: &Path) -> bool {
+    statfs(file)
+        .is_ok_and(|system| [TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&system.filesystem_type()))
+}
+
+fn bytes_of(status: &Metadata) -> u64 {
+    LEAST_BYTES.max(status.blocks() * BLOCK_BYTES)
+}
+
+/// `None` if it was removed meanwhile, or the process has ended.
 fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+        Err(error)
+            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+                || error.raw_os_error() == Some(Errno::ESRCH as i32) =>
+        {
             Ok(None)
         }
         result => result.map(Some),
@@ -142,6 +197,35 @@ mod tests {
         assert!(full >= empty + (4 << 20));
         fs::hard_link(below.join("file"), folder.path().join("again")).unwrap();
         assert!(used() < full + (1 << 20));
+    }
+
+    #[test]
+    fn an_empty_file_takes_room() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..300 {
+            fs::File::create(folder.path().join(number.to_string())).unwrap();
+        }
+        assert!(used_bytes(vec![folder.path().to_owned()], u64::MAX).unwrap() >= 300 * LEAST_BYTES);
+    }
+
+    #[test]
+    fn a_removed_file_counts_while_a_process_has_it_open() {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = folder.path().join("file");
+        let held = fs::File::create(&path).unwrap();
+        fs::write(&path, vec![1; 4 << 20]).unwrap();
+        let mut holder = std::process::Command::new("sleep")
+            .arg("600")
+            .stdin(held)
+            .spawn()
+            .unwrap();
+        let roots = [Pid::from_raw(holder.id().cast_signed())];
+        assert_eq!(removed_bytes(&roots).unwrap(), 0);
+        fs::remove_file(&path).unwrap();
+        assert!(removed_bytes(&roots).unwrap() >= 4 << 20);
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        assert_eq!(removed_bytes(&roots).unwrap(), 0);
     }
 
     #[test]

@@ -209,7 +209,7 @@ fn status_of(process: Pid, field: &str) -> Option<String> {
 }
 
 /// The process, followed by all of its descendants.
-fn with_descendants(process: Pid) -> Vec<Pid> {
+pub(crate) fn with_descendants(process: Pid) -> Vec<Pid> {
     let mut found = vec![process];
     let mut seen = HashSet::from([process]);
     let mut next = 0;

@@ -89,13 +89,14 @@ impl Enclosure {
         self.supervisor.get().copied()
     }
 
+    fn roots(&self) -> impl Iterator<Item = Pid> {
+        let bubblewrap = self.sandbox().map(|sandbox| sandbox.bubblewrap);
+        [bubblewrap, self.supervisor()].into_iter().flatten()
+    }
+
     /// Translates a process id inside the sandbox into one in the worker's namespace.
     pub(super) fn process(&self, inside: Pid) -> Option<Pid> {
-        let roots = [
-            self.sandbox().map(|sandbox| sandbox.bubblewrap),
-            self.supervisor(),
-        ];
-        let mut processes = roots.into_iter().flatten().flat_map(processes::below);
+        let mut processes = self.roots().flat_map(processes::below);
         processes.find(|process| processes::innermost_number(*process) == Some(inside))
     }
 
@@ -278,6 +279,14 @@ impl Life {
                 Some(status) => *status,
                 None => *status.insert(enclosure.kernel_ended().await),
             },
+        }
+    }
+
+    /// All processes of the session are descendants of these, or one of them.
+    pub(super) fn roots(&self, kernel: Pid) -> Vec<Pid> {
+        match self {
+            Self::Bare(_) => vec![kernel],
+            Self::Supervised { enclosure, .. } => enclosure.roots().collect(),
         }
     }
 

@@ -171,7 +171,7 @@ pub(crate) async fn start(mut request: StartRequest<'_>) -> Result<Session, Star
     folders.extend(life.scratch());
     let limit_bytes = request.config.session_disk_bytes;
     Ok(Session {
-        disk: limit_bytes.map(|limit_bytes| Disk::watch(folders, limit_bytes)),
+        disk: limit_bytes.map(|limit_bytes| Disk::watch(folders, life.roots(kernel), limit_bytes)),
         shim,
         hello,
         held: None,

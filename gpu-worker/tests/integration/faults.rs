@@ -189,15 +189,30 @@ async fn too_much_memory_ends_the_session() {
     worker.run(notebook.cell("")).await.ok();
 }
 
-#[tokio::test]
-async fn too_much_on_the_disk_ends_the_session() {
-    let mut worker = Worker::start_with(|config| config.session_disk_bytes = Some(30 << 20)).await;
-    let mut notebook = Notebook::new();
-    let code = "import os, time
+const LARGE_FILE: &str = "import os, time
 path = os.environ['BATON_PACKAGES_FOLDER']
 os.makedirs(path)
 open(path + '/large', 'wb').write(bytes([1]) * (40 << 20))
 time.sleep(600)";
+
+const REMOVED_FILE: &str = "import subprocess, tempfile, time
+removed = tempfile.TemporaryFile(dir='/var/tmp')
+removed.write(bytes([1]) * (40 << 20))
+removed.flush()
+child = subprocess.Popen(['sleep', '600'], stdin=removed)
+removed.close()
+time.sleep(600)";
+
+#[tokio::test]
+async fn too_much_on_the_disk_ends_the_session() {
+    for code in [LARGE_FILE, REMOVED_FILE] {
+        ends_with_a_full_disk(code).await;
+    }
+}
+
+async fn ends_with_a_full_disk(code: &str) {
+    let mut worker = Worker::start_with(|config| config.session_disk_bytes = Some(30 << 20)).await;
+    let mut notebook = Notebook::new();
     let ran = worker.run(notebook.cell(code)).await;
     assert_eq!((ran.outcome, &ran.state), (Outcome::WorkerLost, &None));
     let text = ran.error_text();

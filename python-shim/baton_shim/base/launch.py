@@ -46,10 +46,12 @@ def watch(file_descriptor: int) -> None:
     os._exit(1)
 
 
-def run_kernel(shell_ready: Callable[[Any], None], prepare: Callable[[Any], None] | None = None) -> None:
+def run_kernel(
+    shell_ready: Callable[[Any], None], prepare: Callable[[Any], None] | None = None, *, is_fork: bool = False
+) -> None:
     """`ipykernel.kernelapp.launch_new_instance()`, with `shell_ready` called before extensions and start-up files.
 
-    `prepare` may set the classes of the application.
+    `prepare` may set the classes of the application. `is_fork`: the zygote's objects stay frozen.
     """
     import contextlib
     import gc
@@ -73,7 +75,7 @@ def run_kernel(shell_ready: Callable[[Any], None], prepare: Callable[[Any], None
     init_shell = getattr(app, "init_shell", None)
 
     def look() -> None:
-        if not gc.get_freeze_count():  # in a fork of a zygote, the zygote's objects stay frozen
+        if not is_fork:  # `gc.get_freeze_count` would tell, but it takes 40 ms to count the zygote's objects
             gc.freeze()
             gc.unfreeze()  # everything is now in the oldest generation
         gc.enable()

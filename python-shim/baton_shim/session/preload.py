@@ -198,7 +198,7 @@ class Preloaded(MetaPathFinder):
         self._modules: dict[str, ModuleType] = {}
         self._needs: dict[str, set[str]] = {}
         self._attributes: set[str] = set()
-        """Modules that an import set as an attribute of their package."""
+        """Modules that have to become an attribute of their package again when they return."""
         self._noted: dict[str, list[tuple[str, Callable[[], object]]]] = {}
         self._traces: dict[str, Traces] = {}
         """By the library whose import caused them."""
@@ -224,9 +224,11 @@ class Preloaded(MetaPathFinder):
                 for name, needs in self._recorder.needs.items():
                     self._needs.setdefault(name, set()).update(needs)
             self._recorder = None
-            new = {name: module for name, module in self._hide(known).items() if name not in self._noted}
+            hidden = self._hide(known)
+            new = {name: module for name, module in hidden.items() if name not in self._noted}
             self._noted.update((name, kernel.noted(module)) for name, module in new.items())
             self._link()
+            self._detach(hidden)
             self._tops = {name.partition(".")[0] for name in self._modules}
             traces = Traces()
             traces.take(before)
@@ -275,11 +277,21 @@ class Preloaded(MetaPathFinder):
                 continue
             self._modules[name] = hidden[name] = module
             del sys.modules[name]
-            package, part = self._modules.get(parent) or sys.modules.get(parent), name.rpartition(".")[2]
-            if isinstance(package, ModuleType) and vars(package).get(part) is module:
+        return hidden
+
+    def _detach(self, hidden: dict[str, ModuleType]) -> None:
+        """Removes hidden modules from their packages, except those that always return together with their package."""
+        closures: dict[str, set[str]] = {}
+        for name, module in hidden.items():
+            parent, _, part = name.rpartition(".")
+            package = self._modules.get(parent) or sys.modules.get(parent)
+            if not isinstance(package, ModuleType) or vars(package).get(part) is not module:
+                continue
+            if parent in self._modules and parent not in closures:
+                closures[parent] = set(self._closure(parent))
+            if name not in closures.get(parent, ()):
                 self._attributes.add(name)
                 delattr(package, part)
-        return hidden
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if self._recorder is not None:
@@ -308,8 +320,11 @@ class Preloaded(MetaPathFinder):
         return [self._names[number] for number, is_found in enumerate(found) if is_found]
 
     def _link(self) -> None:
-        """Stores numbers, not names: reading an object writes its reference count, which costs a fork a page."""
-        self._names = list(self._modules)
+        """Stores numbers, not names: reading an object writes its reference count, which costs a fork a page.
+
+        The names that a fork uses are copies, made one after another, so that many share a page.
+        """
+        self._names = [name.encode().decode() for name in self._modules]
         self._index = {name: number for number, name in enumerate(self._names)}
         self._links = []
         for name in self._names:

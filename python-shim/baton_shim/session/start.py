@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def main() -> None:
+def main(*, is_fork: bool = False) -> None:
+    """`is_fork`: this process is a fork of a zygote."""
     leave_notebook_folder()
     supervise()
     confinement.confine()
@@ -67,7 +68,7 @@ def main() -> None:
         if trial:
             shell.kernel.try_a_cell()
 
-    run_kernel(shell_ready, prepare)
+    run_kernel(shell_ready, prepare, is_fork=is_fork)
 
 
 def leave_out_debugger() -> None:

@@ -179,6 +179,8 @@ def begin(connection: int, preloaded: Preloaded) -> Callable[[], None]:
             exec(request["program"], {"__name__": "__main__"})
 
         return run
+    from functools import partial
+
     from baton_shim.session import start
     from baton_shim.session.preload import make_anew
 
@@ -186,7 +188,7 @@ def begin(connection: int, preloaded: Preloaded) -> Callable[[], None]:
     sys.argv = [start.__file__, *arguments]
     sys.orig_argv[1:] = ["-m", "baton_shim.session.start", *arguments]
     preloaded.watch()
-    return start.main
+    return partial(start.main, is_fork=True)
 
 
 def join_groups(connection: int) -> None:

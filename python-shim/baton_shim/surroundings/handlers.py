@@ -73,10 +73,10 @@ class Handlers:
 def loggers() -> list[tuple[str, logging.Logger]]:
     """Loggers that have handlers or filters."""
     root = logging.root
-    found: list[tuple[str, Any]] = [("", root), *root.manager.loggerDict.items()]  # large libraries have hundreds
+    found: list[Any] = [root, *root.manager.loggerDict.values()]  # large libraries have hundreds
     return [
-        (name, logger)
-        for name, logger in found
+        ("" if logger is root else logger.name, logger)
+        for logger in found
         if type(logger) is not logging.PlaceHolder and (logger.handlers or logger.filters)
     ]
 

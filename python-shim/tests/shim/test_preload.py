@@ -18,6 +18,43 @@ assert (sys.stdout, sys.stderr) == streams
 assert os.getcwd() == "/"
 assert "get_ipython" not in dir(__builtins__)
 """
+RETURN = """
+import sys
+from baton_shim.session.preload import Preloaded
+sys.path.insert(0, sys.argv[1])
+preloaded = Preloaded()
+preloaded.load("course")
+preloaded.load("course.late")
+hidden = vars(preloaded._modules["course"])
+assert "early" in hidden and "late" not in hidden, hidden.keys()
+preloaded.watch()
+import course
+assert not hasattr(course, "late")
+import course.late
+assert (course.early.value, course.late.value) == (1, 2)
+"""
+VIRTUAL = """
+from baton_shim.session import zygote
+preloaded = zygote.load(["torch"], lambda line: None)
+parts = {name for name in preloaded._modules if name.startswith("baton_shim.virtual.pytorch.")}
+assert {"baton_shim.virtual.pytorch.answers", "baton_shim.virtual.pytorch.training"} <= parts, parts
+"""
+
+
+def test_virtual_cuda_is_loaded_completely_with_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    loaded = subprocess.run([sys.executable, "-c", VIRTUAL], capture_output=True, text=True, timeout=100)
+    assert loaded.returncode == 0, loaded.stderr
+
+
+def test_a_package_keeps_the_parts_that_always_return_with_it(tmp_path: Path) -> None:
+    """Setting them again would write to the memory of each package."""
+    (tmp_path / "course").mkdir()
+    (tmp_path / "course/__init__.py").write_text("import course.early\n")
+    (tmp_path / "course/early.py").write_text("value = 1\n")
+    (tmp_path / "course/late.py").write_text("value = 2\n")
+    loaded = subprocess.run([sys.executable, "-c", RETURN, tmp_path], capture_output=True, text=True, timeout=100)
+    assert loaded.returncode == 0, loaded.stderr
 
 
 @pytest.mark.parametrize("source", ["open('cache', 'w')", "import os; os.rmdir(os.getcwd())"])

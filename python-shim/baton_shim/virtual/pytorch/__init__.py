@@ -8,27 +8,26 @@ autograd, optimizers and C++ see CPU tensors.
 from __future__ import annotations
 
 from baton_shim.virtual.patches import Patches
+from baton_shim.virtual.pytorch import (
+    answers,
+    compiling,
+    devices,
+    first_label,
+    fourier,
+    gradients,
+    indexing,
+    larger_programs,
+    older,
+    reports,
+    rules,
+    saving,
+    streams,
+    threads,
+    training,
+)
 
 
 def install(patches: Patches) -> None:
-    from baton_shim.virtual.pytorch import (
-        answers,
-        compiling,
-        devices,
-        first_label,
-        fourier,
-        gradients,
-        indexing,
-        larger_programs,
-        older,
-        reports,
-        rules,
-        saving,
-        streams,
-        threads,
-        training,
-    )
-
     assert rules  # importing it, like fourier, gradients and indexing, fills the mode's tables
     assert indexing
     assert fourier
