@@ -118,10 +118,10 @@ pub(crate) fn out_of_memory(memory_bytes: u64, limit_bytes: u64) -> RemoteError 
     )
 }
 
-/// `used_bytes`: `None` if the worker cannot look into one of the session's folders or processes.
+/// `used_bytes`: `None` if the worker cannot look into one of the session's folders.
 pub(crate) fn disk_full(used_bytes: Option<u64>, limit_bytes: u64) -> RemoteError {
     let used = used_bytes.map_or_else(
-        || "has a folder or a process that the GPU machine cannot look into".to_owned(),
+        || "has a folder that the GPU machine cannot measure".to_owned(),
         |used| format!("stored {} on the GPU machine's disk", bytes(used)),
     );
     error(
