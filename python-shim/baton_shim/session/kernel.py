@@ -170,7 +170,9 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         try:
             self._names.whole()
             assert message.file_descriptor is not None
-            extra: Any = self._table.apply(message.body["delta"], message.file_descriptor, besides=self._apply_besides)
+            with shell.builtin_trap:  # the student's modules may call `get_ipython` when they are imported
+                table, delta = self._table, message.body["delta"]
+                extra: Any = table.apply(delta, message.file_descriptor, besides=self._apply_besides)
             self.surroundings.patches.take_places(extra["patched"])
             self.surroundings.settings.settle(self._table.rebuilt)
             self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")), extra["deleted"])
