@@ -45,6 +45,7 @@ from baton_shim.state.refusal import (
 )
 from baton_shim.state.replacement import find_replaced
 from baton_shim.state.segments import Segments
+from baton_shim.state.slot_names import SlotNames
 from baton_shim.state.stale import warn_of_stale_holders
 from baton_shim.state.stays import Stays
 from baton_shim.state.unsending import Before
@@ -96,6 +97,7 @@ class Table:
         self._foreign = bytearray(len(self._numbering))  # for each number, whether the other end assigned it
         self._given: Set[int] = frozenset()  # what the last snapshot and its supplements updated
         self._pace = Pace()
+        self._slot_names = SlotNames()
         self._bindings = Bindings(namespace, self._numbering)
         self.deferred = Deferred(namespace, self._segments, self._views, self._numbering, self._kinds, self._walker)
         self._before: Before | None = None
@@ -173,6 +175,8 @@ class Table:
             self._segments.next_number = next_segment
             self._here.used.clear()
             raise
+        finally:
+            self._slot_names.remove()
 
     def _write(self, sending: Sending) -> Snapshot:
         numbering, walker, home = self._numbering, self._walker, sending.home
@@ -218,6 +222,7 @@ class Table:
         dropped_segments = self._views.take_dropped()
         self._drop(replaced)
         numbering.add(written.fresh)
+        self._slot_names.note(written.fresh)
         stayed = [] if home else [obj for obj, _ in written.stayed]
         if stays := self._stays.news(reach.marked, stayed, sending.dying):
             header = replace(header, stays=stays)
@@ -437,6 +442,7 @@ class Table:
         warn_of_stale_holders(old, self.namespace, self._kinds)
         self._views.drop_segments(delta["dropped_segments"])
         self._segments.settle_deferred()
+        self._slot_names.remove()
         self.messages += 1
         if self._home:
             self.deferred.applied(header.deferred, undo, self.messages)
@@ -508,6 +514,7 @@ class Table:
         self._walker.forget_above(set(going).difference(numbering.unreferenced_among(going)))
         self._drop(going)
         numbering.add(fresh)
+        self._slot_names.note(fresh)
         for number, uses, held in header.stays:
             hold(numbering.objects[number], uses, map(numbering.objects.__getitem__, held))
             self._walker.forget(number)

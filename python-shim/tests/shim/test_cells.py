@@ -261,6 +261,15 @@ def test_what_only_the_session_cannot_rebuild_is_named(baton: Baton) -> None:
     assert baton.run("%%gpu\nother.append(2); other").result == "[1, 2]"
 
 
+def test_classes_show_no_trace_of_having_been_sent(baton: Baton) -> None:
+    look = "sorted(vars(A)), dir(a) == sorted({*dir(A), 'n'})"
+    make = "class A:\n    def __init__(self): self.n = 1\na = A()"
+    expected = baton.run(f"{make}\n{look}").result
+    for cell in ("%%gpu\nb = A(); b.m = a", "%%gpu\na.n = 2", f"%%gpu\n{make}"):
+        assert baton.run(f"{cell}\n{look}").result == expected
+        assert baton.run(look).result == expected
+
+
 BOUND_ANEW = [
     # What an ordinary cell left, the cell that rebinds it, and its value.
     ("f = open('a.txt', 'w'); f.write('old'); f.flush()", "with open('a.txt') as f: text = f.read()\ntext", "'old'"),
