@@ -37,3 +37,21 @@ frame["b"].values.flags.writeable, shallow.iloc[0, 0], series.iloc[2], other.ilo
 renamed = frame.rename(columns={"a": "z"})
 renamed.iloc[0, 0] = 12345
 frame.iloc[0, 0], renamed.iloc[0, 0]
+
+# %%
+grades = pd.DataFrame(np.arange(16).reshape((4, 4)), index=list("abcd"), columns=list("wxyz"))
+grades
+
+# %%
+grades.loc["b"]
+
+# %%
+grades.iloc[2]
+
+# %%
+grades.loc[:, "w"] = 1
+grades.loc[grades["z"] > 5] = 3
+grades
+
+# %%
+[shown for shown in Out.values() if isinstance(shown, pd.Series) and shown.name in ("b", "c")]
