@@ -162,7 +162,7 @@ class Elsewhere(weakref.ref[Any]):
 class OwnersKind(Kind):
     """The list of owners of the same memory; only their number is sent.
 
-    Each end tells the other its number, because either may have owners that the other has not, or no longer.
+    Each end sends its number to the other, because either may have owners that the other has not, or no longer.
     """
 
     name = "pandas owners"
@@ -172,12 +172,12 @@ class OwnersKind(Kind):
         super().__init__(here)
         self._anchors = (self.new, self.apply)
         self._received: list[tuple[Any, int]] = []
-        self._told: dict[int, int] = {}  # by id: the number that the other end was told, if it is not 1
+        self._sent: dict[int, int] = {}  # by id: the number that was sent last, if it is not 1
 
     def new(self) -> Any:
         made = sys.modules["pandas._libs.internals"].BlockValuesRefs()
         made.referenced_blocks = []
-        self._told.pop(id(made), None)
+        self._sent.pop(id(made), None)
         return made
 
     def reduce(self, obj: Any) -> Any:
@@ -187,10 +187,10 @@ class OwnersKind(Kind):
         return len(self._here(obj))
 
     def same(self, obj: Any, state: State) -> bool:
-        return bool(self._told.get(id(obj), 1) == self.read(obj))
+        return bool(self._sent.get(id(obj), 1) == self.read(obj))
 
     def content(self, obj: Any, state: State) -> Any:
-        self._told[id(obj)] = state
+        self._sent[id(obj)] = state
         return state
 
     def parts(self, obj: Any, state: State) -> Iterable[Any]:
