@@ -71,7 +71,7 @@ class EarlierJobs:
         if extra is None:
             warn(f"{name} left no variables")
             return None
-        return extra["value"]
+        return extra.get("value")
 
     def _jobs(self) -> list[dict[str, Any]]:
         jobs = ask(self._home, "Asking", "list_jobs").body["jobs"]

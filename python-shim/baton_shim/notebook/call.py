@@ -16,7 +16,7 @@ from baton_shim.base.interrupts import Interrupts
 from baton_shim.base.link import LinkClosed, Message
 from baton_shim.notebook import analysis, landing
 from baton_shim.notebook.debugging import warn_of_breakpoints
-from baton_shim.notebook.departure import UNNAMED, Departure, depart, named_refusal, supply
+from baton_shim.notebook.departure import Departure, depart, supply
 from baton_shim.state import errors
 from baton_shim.state.errors import GpuServiceError, StateRefused
 from baton_shim.surroundings import warn
@@ -281,12 +281,6 @@ class Call:
             return self.refusal
         if outcome == "cancelled":
             return given_up(self.cell.unit)
-        if (
-            outcome == "refused"
-            and error["value"].startswith(f"{UNNAMED} could not be restored")
-            and self.departure is not None
-        ):
-            return named_refusal(error["value"], self.departure.names, self.home.namespace)
         base = StateRefused if outcome == "refused" else GpuServiceError
         kind: type[GpuServiceError] = errors.service_error(error["name"], base)
         return kind(error["value"], error["hint"])

@@ -8,7 +8,7 @@ If the running cell looks up another name, it is sent a supplement.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +21,6 @@ from baton_shim.base.undoing import take_back
 from baton_shim.notebook import analysis
 from baton_shim.notebook.status import Transfer
 from baton_shim.state.errors import StateRefused, short
-from baton_shim.state.refusal import first_name
 from baton_shim.state.session_names import is_hidden
 from baton_shim.surroundings import warn
 from baton_shim.surroundings.hooks import objects
@@ -51,8 +50,6 @@ class Departure(NamedTuple):
 
 def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: Options) -> Departure:
     """Raises StateRefused if the cell uses something that cannot be sent."""
-    from baton_shim.state import Refused
-
     namespace = home.namespace
     for line in FIT.news():
         warn(line)
@@ -73,7 +70,9 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     names = (needed.names | options.keep) - options.drop
     # Naming what the session already has costs nothing, and what the cell deletes itself need not be returned.
     wished = (set(needed.wished) | (needed.deleted & home.shared)) - names - options.drop
+    places = dict(cell.block.places()) if cell.block is not None else {}
     certain = (needed.certain | options.keep) - options.drop
+    partings = True
     gone = {name for name in home.shared if name not in namespace and name not in options.drop}
     while True:
         extra: dict[str, Any] = {
@@ -99,22 +98,24 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
                 certain=certain,
                 extra=extra,
                 deleted=sorted(gone),
+                partings=partings,
                 modules=around.modules,
-                places=cell.block.places() if cell.block is not None else (),
+                places=tuple(places.items()),
             )
             break
-        except Refused as refused:
-            bad = {first_name(refused.path)} & (names | wished)
-            if not bad or bad & certain:
-                raise StateRefused(text_of(refused), refused.hint) from None
-        except Exception as error:  # any error of a library's pickling
-            reasons = unpackable_of(extra["names"], namespace)
-            bad = set(reasons)
-            if not bad or bad & certain:
+        except Exception as error:  # `Refused`, or any error of a library's pickling
+            reasons = culprits_of(names | wished, namespace, places, error)
+            if guilty := sorted((certain | places.keys()) & reasons.keys()):
+                raise refusal(reasons[guilty[0]]) from None
+            lines = [] if reasons else without_culprits(around.parts, surroundings.titles(), namespace)
+            if not (reasons or lines or partings):
                 home.void()
-                raise not_packed({name: reasons[name] for name in bad & certain}, error) from None
+                raise refusal(error) from None
+            for line in lines:
+                warn(line)
+            partings &= bool(reasons or lines)  # otherwise it may be in an object that the notebook no longer uses
         # Only names that the cell certainly uses may stop it. If it uses another one after all, it is told the reason.
-        names, wished = names - bad, wished - bad
+        names, wished = names - reasons.keys(), wished - reasons.keys()
     for line in home.setters.lines(extra["names"], cell.code, namespace):
         sys.stderr.write(f"{line}\n")
     undo: list[Action] = [partial(setattr, home, "shared", set(home.shared))]
@@ -127,35 +128,35 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     return Departure(table, snapshot, set(extra["names"]), undo)
 
 
-UNNAMED = "The variables of this cell"
-
-
-def unpackable_of(names: Iterable[str], namespace: dict[str, Any]) -> dict[str, str]:
+def culprits_of(
+    names: Set[str], namespace: dict[str, Any], places: dict[str, object], error: Exception
+) -> dict[str, Refused]:
     from baton_shim.state import Table
-    from baton_shim.state.culprits import unpackable
+    from baton_shim.state.culprits import culprits
 
-    return unpackable(lambda: Table(namespace), {name: namespace[name] for name in names})
-
-
-def not_packed(culprits: Mapping[str, str], error: Exception) -> StateRefused:
-    for name, reason in culprits.items():
-        hint = f"create it inside the cell, or leave it out: %%gpu --drop {name}"
-        return StateRefused(cannot_move(name, reason), hint)
-    return StateRefused(f"{UNNAMED} could not be packed ({type(error).__name__}: {short(error)})")
+    return culprits(lambda: Table(namespace), {name: namespace[name] for name in names} | places, error)
 
 
-def named_refusal(said: str, names: Iterable[str], namespace: Mapping[str, Any]) -> StateRefused:
-    """Finds the variable behind an error of rebuilding: the one that fails with the same error alone."""
-    import cloudpickle
+def without_culprits(parts: dict[str, Any], titles: Mapping[str, str], namespace: dict[str, Any]) -> list[str]:
+    """Removes parts of the surroundings that cannot be packed. Returns a line about each."""
+    from baton_shim.state import Table
+    from baton_shim.state.culprits import reasons_of, unpackable
 
-    for name in sorted(names):
-        try:
-            cloudpickle.loads(cloudpickle.dumps(namespace.get(name)))
-        except Exception as error:  # any error of the class's own code
-            if f"({type(error).__name__}: {short(error)})" in said:
-                hint = f"create it inside the cell, or leave it out: %%gpu --drop {name}"
-                return StateRefused(said.replace(UNNAMED, f"'{name}'"), hint)
-    return StateRefused(said)
+    reasons = reasons_of(unpackable(lambda: Table(namespace), parts))
+    for name in reasons:
+        del parts[name]
+    return [
+        f"{titles[name]} could not be updated on the GPU machine: what the notebook has {reason}"
+        for name, reason in reasons.items()
+    ]
+
+
+def refusal(error: Exception) -> StateRefused:
+    from baton_shim.state import Refused
+
+    if isinstance(error, Refused):
+        return StateRefused(text_of(error), error.hint)
+    return StateRefused(f"The variables of this cell could not be packed ({type(error).__name__}: {short(error)})")
 
 
 def supply(home: Home, departure: Departure, asked: Iterable[str], options: Options) -> Snapshot:
@@ -163,7 +164,7 @@ def supply(home: Home, departure: Departure, asked: Iterable[str], options: Opti
 
     Raises StateRefused only if no answer at all is possible.
     """
-    from baton_shim.state import Refused
+    from baton_shim.state.culprits import refusal_of
 
     namespace, given = home.namespace, departure.names
     visible = analysis.visible_names(namespace, home.shell.user_ns_hidden) - options.drop - given
@@ -182,15 +183,12 @@ def supply(home: Home, departure: Departure, asked: Iterable[str], options: Opti
         try:
             snapshot = departure.table.supplement(extra["names"], extra=extra)
             break
-        except Refused as reason:
-            blamed = {first_name(reason.path)} & (names | wished) or names | wished
-            culprits: dict[str, tuple[str, str | None]] = dict.fromkeys(blamed, (text_of(reason), reason.hint))
-        except Exception as error:  # any error of a library's pickling
-            if not names:
-                raise not_packed({}, error) from None
-            unknown = f"could not be packed ({type(error).__name__}: {short(error)})"
-            reasons = unpackable_of(names | wished, namespace) or dict.fromkeys(wished or names, unknown)
-            culprits = {name: (cannot_move(name, why), None) for name, why in reasons.items()}
+        except Exception as error:  # `Refused`, or any error of a library's pickling
+            found = culprits_of(names | wished, namespace, {}, error)
+            if not (found or names):
+                raise refusal(error) from None
+            found = found or {name: refusal_of(name, error) for name in wished or names}
+            culprits = {name: (text_of(one), one.hint) for name, one in found.items()}
         refused.update((name, why) for name, why in culprits.items() if name in names)
         names, wished = names - culprits.keys(), wished - culprits.keys()
     if home.transfer is not None:
@@ -198,10 +196,6 @@ def supply(home: Home, departure: Departure, asked: Iterable[str], options: Opti
     home.shared.update(extra["names"])
     given.update(extra["names"])
     return snapshot
-
-
-def cannot_move(name: str, reason: str) -> str:
-    return f"'{name}' {reason} and cannot move to the GPU machine"
 
 
 def text_of(refused: Refused) -> str:

@@ -29,15 +29,15 @@ from baton_shim.base.sources import sources
 from baton_shim.notebook import analysis
 from baton_shim.notebook.call import Call, names_of, proxy_gone
 from baton_shim.notebook.cell import BlockCell
-from baton_shim.notebook.departure import text_of
+from baton_shim.notebook.departure import refusal
 from baton_shim.notebook.helper import Helper
 from baton_shim.notebook.home import Home
 from baton_shim.notebook.progress import Progress
 from baton_shim.notebook.undo import NoUndo
-from baton_shim.state import Refused, Table, errors
+from baton_shim.state import Table, errors
+from baton_shim.state.culprits import culprits, refusal_of
 from baton_shim.state.errors import GpuServiceError, StateRefused
 from baton_shim.state.packed import Packed, Unpacked, packed
-from baton_shim.state.refusal import first_name
 from baton_shim.surroundings import Difference
 from baton_shim.surroundings.mapped import ARGUMENTS, FUNCTION, RESULT, run_calls
 
@@ -379,14 +379,19 @@ class Mapped:
         while True:
             try:
                 return packed(Table(namespace).snapshot(sorted(names), certain=frozenset(), extra=extra))
-            except Refused as refused:
-                if (name := first_name(refused.path)) not in names:
-                    raise StateRefused(text_of(refused), refused.hint) from None
-                names.discard(name)
+            except Exception as error:  # `Refused`, or any error of a library's pickling
+                values = {name: namespace[name] for name in names}
+                found = culprits(lambda: Table(namespace), {FUNCTION: function} | values, error)
+                if not names.intersection(found):
+                    raise refusal(found.get(FUNCTION, error)) from None
+                names.difference_update(found)
 
     def _packed(self, name: str, value: object) -> Packed:
         table = Table(self._home.namespace)
-        snapshot = table.snapshot([], extra={name: value}, places=[("items", value)])
+        try:
+            snapshot = table.snapshot([], extra={name: value}, places=[("items", value)])
+        except Exception as error:  # any error of a library's pickling
+            raise refusal(refusal_of("items", error)) from None
         if table.stayed:
             raise StateRefused(f"An item of gpu.map {table.stayed[0][1]} and cannot move to the GPU machine")
         return packed(snapshot)

@@ -42,6 +42,7 @@ from baton_shim.session.salvage import Left, salvage
 from baton_shim.session.shell import SessionShell
 from baton_shim.session.thrift import Thrift
 from baton_shim.state import errors
+from baton_shim.state.refusal import first_name
 from baton_shim.state.session_names import SessionNames
 from baton_shim.surroundings import Difference, Surroundings, warn
 from baton_shim.surroundings.imports import imported_by
@@ -169,7 +170,9 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         try:
             self._names.whole()
             assert message.file_descriptor is not None
-            extra: Any = self._table.apply(message.body["delta"], message.file_descriptor, besides=self._apply_besides)
+            with shell.builtin_trap:  # the student's modules may call `get_ipython` when they are imported
+                table, delta = self._table, message.body["delta"]
+                extra: Any = table.apply(delta, message.file_descriptor, besides=self._apply_besides)
             self.surroundings.patches.take_places(extra["patched"])
             self.surroundings.settings.settle(self._table.rebuilt)
             self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")), extra["deleted"])
@@ -223,7 +226,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             raise KeyboardInterrupt
 
     def _refuse(self, error: BaseException) -> None:
-        self._link.send("refused", message_id=self._message_id, error=refusal_of(error, self._modules.packages.allowed))
+        reason = refusal_of(error, self._table.failed_at, self._modules.packages.allowed)
+        self._link.send("refused", message_id=self._message_id, error=reason)
 
     async def _run(self, code: str, silent: bool, allow_stdin: bool) -> dict[str, Any]:
         shell = self.shell
@@ -437,8 +441,8 @@ def error_reply(shell: SessionShell, name: str, value: str) -> dict[str, Any]:
     }
 
 
-def refusal_of(error: BaseException, allowed: Allowed) -> dict[str, Any]:
-    """The reason that the state could not be restored, for the student."""
+def refusal_of(error: BaseException, path: str | None, allowed: Allowed) -> dict[str, Any]:
+    """The reason that the state could not be restored, for the student. `path`: to what could not be rebuilt."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         install = f"install it in a %%gpu cell without variables: %pip install {package}"
@@ -450,8 +454,10 @@ def refusal_of(error: BaseException, allowed: Allowed) -> dict[str, Any]:
     if type(error).__name__ == "TableBroken":
         return wire.remote_error("StateRefused", errors.short(error))
     text = f"{type(error).__name__}: {errors.short(error)}"
-    what = f"The variables of this cell could not be restored on the GPU machine ({text})"
-    return wire.remote_error("StateRefused", what)
+    what, hint = "The variables of this cell", None
+    if path is not None:
+        what, hint = f"'{path}'", f"create it inside the cell, or leave it out: %%gpu --drop {first_name(path)}"
+    return wire.remote_error("StateRefused", f"{what} could not be restored on the GPU machine ({text})", hint=hint)
 
 
 def remember_source(shell: SessionShell, file_name: str, number: int, source: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from baton_shim.state.culprits import culprits, unpackable
+from baton_shim.state.culprits import culprits, reasons_of, unpackable
 from baton_shim.state.refusal import Stayed, where_it_stayed
 
 if TYPE_CHECKING:
@@ -29,16 +29,18 @@ def leave_out(
     Returns a line about each; none if there is none.
     """
     lines = []
-    for name, reason in culprits(make_table, {name: namespace[name] for name in names}, error).items():
+    found = culprits(make_table, {name: namespace[name] for name in names}, error)
+    for name, reason in reasons_of(found).items():
         names.remove(name)
         lines.append(
             f"'{name}' {reason}, and stays on the GPU machine. "
             "In the notebook it is as before the cell; everything else has returned"
         )
-    for key, reason in unpackable(make_table, {key: extra[key] for key in ANY_OBJECT if key in extra}).items():
+    found = unpackable(make_table, {key: extra[key] for key in ANY_OBJECT if key in extra})
+    for key, reason in reasons_of(found).items():
         extra[key] = Stayed(f"The result {reason} and {where_it_stayed(home=False)}")
         lines.append(f"The result {reason}, and stays on the GPU machine")
-    for name, reason in unpackable(make_table, parts).items():
+    for name, reason in reasons_of(unpackable(make_table, parts)).items():
         del parts[name]
         lines.append(f"{titles[name]} could not be updated in the notebook: what the session has {reason}")
     return lines

@@ -231,10 +231,12 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         elif (hint := downloads.hint_for_error(evalue) or hidden_files.hint_for_error(evalue)) is not None:
             stb = [*stb, f"hint: {hint}"]
         self._last_traceback = [as_written(lines) for lines in stb]
+        if self.cells_running > 1:
+            super()._showtraceback(etype, evalue, self._last_traceback)
 
     def showtraceback(self, exc_tuple: Any = None, *arguments: Any, **options: Any) -> None:
-        """The error that ends the cell is sent to the notebook. Other errors, such as those of `%tb` or of a failing
-        `_repr_html_`, are shown in place.
+        """The error that ends the cell is sent to the notebook. Other errors, such as those of `%tb`, of a failing
+        `_repr_html_` or of a cell that the running cell runs, are shown in place.
         """
         try:
             kind, error, trace = self._get_exc_info(exc_tuple)
@@ -251,7 +253,8 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
             self._showtraceback(kind, error, lines)
         else:
             super().showtraceback(exc_tuple, *arguments, **options)
-        if not options.get("running_compiled_code") and not options.get("exception_only"):
+        ends_the_cell = options.get("running_compiled_code") or options.get("exception_only")
+        if not ends_the_cell and self.cells_running <= 1:
             super()._showtraceback(kind, error, self._last_traceback)
 
     def show_usage_error(self, exc: BaseException) -> None:

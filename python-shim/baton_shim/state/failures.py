@@ -10,6 +10,7 @@ from baton_shim.state.paths import path_to
 from baton_shim.state.pickler import Failure
 from baton_shim.state.refusal import Refused, describe_failure
 
+TOO_DEEP = "holds objects that are nested too deeply", "keep them in a flat list"
 _PICKLED_UNASKED = (*ATOMS, list, dict, tuple, set, frozenset, bytearray)
 
 
@@ -22,10 +23,12 @@ def failure_of(
     """
     reason = describe_failure(last, error)
     holders = ((name, root) for name, root in named if path_to(last, [(name, root)], kinds))
-    name, whole = next(holders, named[0] if len(named) == 1 else (None, last))
+    name, whole = next(holders, (None, last))
     culprits = [last]
     if isinstance(error, RecursionError):
-        reason = "holds objects that are nested too deeply", "keep them in a flat list"
+        if name is None:
+            raise error
+        reason = TOO_DEEP
         culprits = [whole, last]
     for culprit in culprits:
         if id(culprit) not in failed and type(culprit) not in _PICKLED_UNASKED:

@@ -1,4 +1,4 @@
-"""Reads a message again if something could not be rebuilt, so that everything else arrives.
+"""Reads a message again if something could not be rebuilt, so that everything else arrives, or to find what it was.
 
 Such an object is replaced by a stand-in, as if it had stayed in the other kernel. Opcodes are read by pickle's Python
 implementation, because the C implementation ends at the first error. If creating an object fails (a module that cannot
@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from baton_shim.base.examine import name_of_type
 from baton_shim.state.errors import short
@@ -37,33 +37,32 @@ class StandIns:
 
     def __init__(self) -> None:
         self.by_number: dict[int, str] = {}
-        self.texts: list[str] = []
-        """The reasons of the last reading."""
+        self.made: list[Stayed] = []
+        """Those of the last reading."""
 
     def new(self, text: str) -> Stayed:
-        if text not in self.texts:
-            self.texts.append(text)
-        return Stayed(text, "use it in %%gpu cells")
+        self.made.append(Stayed(text, "use it in %%gpu cells"))
+        return self.made[-1]
 
 
-def read_what_can_be(read: Callable[[StandIns | None], _Read], reported: set[str]) -> tuple[_Read, list[str]]:
-    """Returns the result of `read`, and reasons not in `reported` why objects could not be rebuilt.
+class Failure(NamedTuple):
+    error: Exception
+    stand_ins: list[Stayed]
+    """Each replaces an object that could not be rebuilt."""
 
-    Raises the first error if stand-ins do not help.
-    """
+
+def read_what_can_be(read: Callable[[StandIns | None], _Read]) -> tuple[_Read, Failure | None]:
+    """Returns the result of `read`. Raises the first error if stand-ins do not help."""
     try:
-        return read(None), []
+        return read(None), None
     except TableBroken:
         raise
     except Exception as error:
         stand_ins = StandIns()
         for _ in range(MOST_READINGS):
-            stand_ins.texts.clear()
+            stand_ins.made.clear()
             try:
-                found = read(stand_ins)
-                news = [text for text in stand_ins.texts if text not in reported]
-                reported.update(news)
-                return found, news
+                return read(stand_ins), Failure(error, stand_ins.made)
             except NotFilled as one:
                 stand_ins.by_number[one.number] = one.text
             except Exception:

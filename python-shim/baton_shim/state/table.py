@@ -41,9 +41,11 @@ from baton_shim.state.refusal import (
     is_of_spent,
     is_spent,
     refuse,
+    stayed_text,
 )
 from baton_shim.state.replacement import find_replaced
 from baton_shim.state.segments import Segments
+from baton_shim.state.slot_names import SlotNames
 from baton_shim.state.stale import warn_of_stale_holders
 from baton_shim.state.stays import Stays
 from baton_shim.state.unsending import Before
@@ -77,6 +79,8 @@ class Table:
         self._only = only
         self.stayed: list[tuple[object, str]] = []  # what the last snapshot could not include, and why
         self.not_rebuilt: list[str] = []  # in the notebook: what arrived as a stand-in for the first time
+        self.failed_at: str | None = None
+        """In a session: the path to what could not be rebuilt, which has broken the table."""
         self._reported: set[str] = set()
         self._segments = Segments(lambda segment: self._views.user_of(segment))
         self._here = Here(namespace, self._segments, [])
@@ -93,6 +97,7 @@ class Table:
         self._foreign = bytearray(len(self._numbering))  # for each number, whether the other end assigned it
         self._given: Set[int] = frozenset()  # what the last snapshot and its supplements updated
         self._pace = Pace()
+        self._slot_names = SlotNames()
         self._bindings = Bindings(namespace, self._numbering)
         self.deferred = Deferred(namespace, self._segments, self._views, self._numbering, self._kinds, self._walker)
         self._before: Before | None = None
@@ -170,6 +175,8 @@ class Table:
             self._segments.next_number = next_segment
             self._here.used.clear()
             raise
+        finally:
+            self._slot_names.remove()
 
     def _write(self, sending: Sending) -> Snapshot:
         numbering, walker, home = self._numbering, self._walker, sending.home
@@ -215,6 +222,7 @@ class Table:
         dropped_segments = self._views.take_dropped()
         self._drop(replaced)
         numbering.add(written.fresh)
+        self._slot_names.note(written.fresh)
         stayed = [] if home else [obj for obj, _ in written.stayed]
         if stays := self._stays.news(reach.marked, stayed, sending.dying):
             header = replace(header, stays=stays)
@@ -417,10 +425,14 @@ class Table:
         self._here.home = self._home
         read = partial(self._read, Received(delta, file_descriptor, bound_stays, besides))
         try:
-            if self._home and not self._saved:  # a cell has run, and the rest of its results is worth having
-                (header, (_, rebound, extra), fresh, undo), self.not_rebuilt = read_what_can_be(read, self._reported)
+            if self._saved:
+                (header, (_, rebound, extra), fresh, undo), failure = read(None), None
             else:
-                header, (_, rebound, extra), fresh, undo = read(None)
+                (header, (_, rebound, extra), fresh, undo), failure = read_what_can_be(read)
+            self.not_rebuilt = self._news(failure.stand_ins) if failure is not None else []
+            if failure is not None and not self._home:  # the cell has not run
+                self.failed_at = self._path_to_one(failure.stand_ins, rebound)
+                raise failure.error
         except BaseException:
             self.broken = True
             raise
@@ -430,6 +442,7 @@ class Table:
         warn_of_stale_holders(old, self.namespace, self._kinds)
         self._views.drop_segments(delta["dropped_segments"])
         self._segments.settle_deferred()
+        self._slot_names.remove()
         self.messages += 1
         if self._home:
             self.deferred.applied(header.deferred, undo, self.messages)
@@ -438,6 +451,17 @@ class Table:
         else:
             undo.forget()
         return extra
+
+    def _news(self, stand_ins: list[Stayed]) -> list[str]:
+        """Why these could not be rebuilt, where that has not been reported yet."""
+        texts = dict.fromkeys(text for one in stand_ins if (text := stayed_text(one)) is not None)
+        news = [text for text in texts if text not in self._reported]
+        self._reported.update(news)
+        return news
+
+    def _path_to_one(self, stand_ins: list[Stayed], rebound: dict[str, Any]) -> str | None:
+        roots = [*rebound.items(), *self.namespace.items()]
+        return next((path for one in stand_ins if (path := path_to(one, roots, self._kinds))), None)
 
     def _read(self, came: Received, stand_ins: StandIns | None) -> tuple[Header, Any, list[Any], Undo]:
         """Like `_decode`, and also returns the undo. After an error the message has been undone."""
@@ -490,6 +514,7 @@ class Table:
         self._walker.forget_above(set(going).difference(numbering.unreferenced_among(going)))
         self._drop(going)
         numbering.add(fresh)
+        self._slot_names.note(fresh)
         for number, uses, held in header.stays:
             hold(numbering.objects[number], uses, map(numbering.objects.__getitem__, held))
             self._walker.forget(number)

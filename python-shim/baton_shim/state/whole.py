@@ -13,11 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from baton_shim.base.version import __version__
-from baton_shim.state import errors
-from baton_shim.state.culprits import unpackable
+from baton_shim.state.culprits import culprits, reasons_of, refusal_of, unpackable
 from baton_shim.state.errors import GpuServiceError
 from baton_shim.state.message import Snapshot
-from baton_shim.state.refusal import Refused, first_name
 from baton_shim.state.table import Table
 
 FORMAT = 1
@@ -56,20 +54,20 @@ def whole(
     Raises GpuServiceError if none can.
     """
     names, left = set(names), dict[str, str]()
+    lost: dict[str, str] = {}  # parts of the `extra` that cannot be sent, and why
     while True:
         table = make_table()
+        values = {name: table.namespace[name] for name in names if name in table.namespace}
+        parts = {key: part for key, part in extra(names).items() if key not in lost}
         try:
-            snapshot = table.snapshot(sorted(names), extra=dict(extra(names)))
-        except Refused as refused:
-            culprits = {first_name(refused.path)} & names
-            reasons = dict.fromkeys(culprits, refused.reason)
-            if not culprits:
+            snapshot = table.snapshot(sorted(names), extra=parts)
+        except Exception as error:  # `Refused`, or any error of a library's pickling
+            reasons = reasons_of(culprits(make_table, values, error))
+            news = {} if reasons else reasons_of(unpackable(make_table, parts))
+            if not (reasons or news):
+                refused = refusal_of("the variables", error)
                 raise GpuServiceError(f"Nothing was saved: {refused.path} {refused.reason}") from None
-        except Exception as error:  # any error of a library's pickling
-            reasons = _unpackable(make_table, names)
-            if not reasons:
-                text = f"{type(error).__name__}: {errors.short(error)}"
-                raise GpuServiceError(f"Nothing was saved: the variables could not be packed ({text})") from None
+            lost |= news
         else:
             reasons = {}
             for obj, reason in table.stayed:
@@ -78,16 +76,12 @@ def whole(
                         reasons.setdefault(name, reason if way in reason else f"holds '{way}', which {reason}")
             if table.stayed and not reasons:
                 # The search for a path is limited, and does not know every kind of reference.
-                reasons = _unpackable(make_table, names)
+                reasons = reasons_of(unpackable(make_table, values, stand_ins=False))
             if not reasons:
-                return Whole(table, snapshot, sorted(names), left, [reason for _, reason in table.stayed])
+                losses = [*lost.values(), *(reason for _, reason in table.stayed)]
+                return Whole(table, snapshot, sorted(names), left, losses)
         left |= reasons
         names -= reasons.keys()
-
-
-def _unpackable(make_table: Callable[[], Table], names: set[str]) -> dict[str, str]:
-    namespace = make_table().namespace
-    return unpackable(make_table, {name: namespace[name] for name in names if name in namespace}, stand_ins=False)
 
 
 def packages() -> dict[str, str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from functools import partial
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from baton_shim.base.here import PROGRAM
+from baton_shim.base.local_modules import is_own
 from baton_shim.surroundings.kind import Kind, entries, rows
 
 if TYPE_CHECKING:
@@ -28,6 +31,19 @@ def load(_: Any, name: str, loaded: bool) -> None:
     except ModuleNotFoundError as error:
         if error.name != name.partition(".")[0]:
             raise
+
+
+def with_magics(_: Any) -> dict[str, bool]:
+    """The student's own modules whose functions or methods are magics, because importing them registered these."""
+    found: dict[str, bool] = {}
+    for magics in shell().magics_manager.magics.values():
+        for one in magics.values():
+            # No attribute of other objects is looked up: IPython's stand-in for a magic would import the magic.
+            owner = one if isinstance(one, FunctionType) else type(one.__self__ if isinstance(one, MethodType) else one)
+            module = sys.modules.get(owner.__module__)
+            if isinstance(file := getattr(module, "__file__", None), str) and is_own(owner.__module__, file):
+                found[owner.__module__] = True
+    return found
 
 
 def usual_aliases(_: Any) -> dict[str, str]:
@@ -59,6 +75,11 @@ IPYTHON: tuple[Kind, ...] = (
         ),
         *(load, lambda _, name: shell().extension_manager.unload_extension(name)),
         fresh={"storemagic": True},
+    ),
+    entries(
+        *("magics", "Magics of your module", MODULE, with_magics),
+        lambda _, name, value: importlib.import_module(name),
+        fresh={},
     ),
     entries(
         *("aliases", "Aliases", MODULE, lambda _: dict(shell().alias_manager.aliases)),

@@ -102,15 +102,21 @@ def entries(
 
 
 def edits(before: Iterable[Hashable], now: Iterable[Hashable]) -> tuple[list[Any], list[tuple[Any, Any]]]:
-    """What was removed from a list, and what was added, each with the entry before it (None: it is the first)."""
+    """What was removed from a list, and what was added or moved, each with the entry before it (None: it is the first).
+
+    Most entries that are added or moved become the first, as in `warnings.filterwarnings`.
+    """
     old, new = list(before), list(now)
-    kept = set(old)
+    place = {entry: number for number, entry in enumerate(old)}
     present = set(new)
     added = []
-    for number, entry in enumerate(new):
-        if entry not in kept:
+    following = len(old)
+    for number, entry in reversed([*enumerate(new)]):
+        if place.get(entry, following) < following:
+            following = place[entry]
+        else:
             added.append((entry, new[number - 1] if number else None))
-    return [entry for entry in old if entry not in present], added
+    return [entry for entry in old if entry not in present], added[::-1]
 
 
 def edited(here: Iterable[Any], edit: tuple[list[Any], list[tuple[Any, Any]]]) -> list[Any]:

@@ -449,6 +449,16 @@ def test_a_result_of_a_cell_that_the_cell_runs(baton: Baton) -> None:
     assert ran.result == "3"
 
 
+def test_an_error_of_a_cell_that_the_cell_runs(baton: Baton) -> None:
+    for error, code in (("ZeroDivisionError", "1 / 0"), ("SyntaxError", "1 +")):
+        for first in ("", "%%gpu\n"):
+            ran = baton.run(f"{first}_ = get_ipython().run_cell('{code}'); display('after')")
+            both = [*ran.messages, *ran.remote]
+            shown = [(kind, content.get("ename")) for kind, content in both if kind in ("error", "display_data")]
+            assert shown == [("error", error), ("display_data", None)], (code, first, shown)
+            assert ran.reply["status"] == "ok"
+
+
 def test_figures_that_pyplot_knows(baton: Baton) -> None:
     baton.run("import matplotlib; matplotlib.use('agg'); import matplotlib.pyplot as plt")
     baton.run("fig, ax = plt.subplots(num=4); other = plt.figure(7); plt.figure(4)")

@@ -239,11 +239,35 @@ LIARS = {
 @pytest.mark.parametrize("code", LIARS.values(), ids=LIARS)
 def test_what_cannot_be_rebuilt_is_named(baton: Baton, code: str) -> None:
     baton.run(f"{code}\nheld = [x]; other = [1]")
-    for name in ("x", "held"):
+    for name, path in (("x", "x"), ("held", "held[0]")):
         cell = baton.run(f"%%gpu\nother.append({name})")
-        assert cell.error.startswith(f"StateRefused: '{name}' could not be restored on the GPU machine ("), cell.error
+        assert cell.error.startswith(f"StateRefused: '{path}' could not be restored on the GPU machine ("), cell.error
         assert f"hint: create it inside the cell, or leave it out: %%gpu --drop {name}" in cell.traceback
     assert baton.run("%%gpu\nother.append(2); other").result == "[1, 2]"
+
+
+def test_what_only_the_session_cannot_rebuild_is_named(baton: Baton) -> None:
+    baton.run(
+        "import os\nhome = os.getpid()\nclass H:\n    def __setstate__(self, state):\n        self.a = 1\n"
+        "        if os.getpid() != home: raise ValueError('not here')\n"
+        "held = {'k': [1]}; other = [1]"
+    )
+    assert baton.run("%%gpu\nlen(held)").result == "1"
+    baton.run("held['k'].append(H()); held['k'][1].a = 2")
+    cell = baton.run("%%gpu\nother.append(held)")
+    what = "'held['k'][1]' could not be restored on the GPU machine (ValueError: not here)"
+    assert cell.error == f"StateRefused: {what}"
+    assert "%%gpu --drop held" in cell.traceback
+    assert baton.run("%%gpu\nother.append(2); other").result == "[1, 2]"
+
+
+def test_classes_show_no_trace_of_having_been_sent(baton: Baton) -> None:
+    look = "sorted(vars(A)), dir(a) == sorted({*dir(A), 'n'})"
+    make = "class A:\n    def __init__(self): self.n = 1\na = A()"
+    expected = baton.run(f"{make}\n{look}").result
+    for cell in ("%%gpu\nb = A(); b.m = a", "%%gpu\na.n = 2", f"%%gpu\n{make}"):
+        assert baton.run(f"{cell}\n{look}").result == expected
+        assert baton.run(look).result == expected
 
 
 BOUND_ANEW = [

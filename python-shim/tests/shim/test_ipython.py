@@ -147,6 +147,22 @@ def test_a_callback_of_a_library_that_unregisters_itself(baton: Baton) -> None:
     assert baton.run(look).result == "(1, False)"
 
 
+@pytest.mark.parametrize("first", ["", "%%gpu\n"])
+def test_magics_that_a_module_registers(baton: Baton, first: str) -> None:
+    (baton.folder / "mine.py").write_text(
+        "from IPython.core.magic import Magics, cell_magic, magics_class, register_line_magic\n"
+        "get_ipython().run_cell('%xmode Minimal')\n"
+        "@register_line_magic\ndef twice(line): return int(line) * 2\n"
+        "@magics_class\nclass Mine(Magics):\n"
+        "    @cell_magic\n    def counted(self, line, cell): return len(cell)\n"
+        "get_ipython().register_magics(Mine)\n"
+    )
+    baton.run(f"{first}import mine")
+    for magic in ("%%gpu\n", ""):
+        assert baton.run(f"{magic}%twice 4").result == "8"
+        assert baton.run(f"{magic}%%counted\nabc").result == "4"
+
+
 def test_xdel(baton: Baton) -> None:
     baton.run("x = [1]; y = [1]")
     assert baton.run("%%gpu\n%xdel x\ny").result == "[1]"

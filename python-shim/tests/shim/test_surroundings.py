@@ -296,3 +296,14 @@ def test_registering_loads_nothing_large() -> None:
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
     loaded = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).split()
     assert set(loaded) <= {"baton_shim", "gc"}  # `gc` is a part of the interpreter
+
+
+@pytest.mark.parametrize("first", ["", "%%gpu\n"])
+def test_a_filter_of_warnings_that_becomes_the_first(baton: Baton, first: str) -> None:
+    """Python has a filter like it, which moves; IPython's own is before it."""
+    baton.run(f"{first}import warnings\nwarnings.filterwarnings('ignore', category=DeprecationWarning)\nimport sys")
+    for magic in ("", "%%gpu\n"):
+        assert baton.run(f"{magic}warnings.warn('old', DeprecationWarning)").text("stderr") == ""
+    baton.run(f"{first}sys.path.append(sys.path.pop(0)); path = [*sys.path]")
+    for magic in ("%%gpu\n", ""):
+        assert baton.run(f"{magic}sys.path == path").result == "True"

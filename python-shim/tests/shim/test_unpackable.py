@@ -68,3 +68,45 @@ def test_a_cell_that_names_it_is_refused_by_name(baton: Baton, case: str) -> Non
     assert baton.run("%%gpu\nother.append(2)").reply["status"] == "ok"
     assert baton.run("%%gpu\nif not other: held\nother.append(eval('len(other)'))").reply["status"] == "ok"
     assert baton.run("%%gpu\neval('le' + 'n(held)')").error.startswith("StayedError: 'held")
+
+
+NESTED = "x = []\nfor n in range(300_000): x = [x]\n"
+
+
+def test_an_object_that_the_notebook_no_longer_uses(baton: Baton) -> None:
+    """It was sent, has changed since, and only a deleted name referred to it."""
+    baton.run("held = [1]; other = [1]")
+    assert baton.run("%%gpu\nlen(held)").result == "1"
+    baton.run(f"{NESTED}held.append(x); del x, held")
+    for n in (2, 3):
+        cell = baton.run(f"%%gpu\nother.append({n}); other")
+        assert cell.reply["status"] == "ok", cell.traceback
+    assert baton.value("other") == "[1, 2, 3]"
+
+
+def test_a_part_of_the_surroundings(baton: Baton) -> None:
+    baton.run(f"{NESTED}def note(*_, held=x): pass\nget_ipython().events.register('post_execute', note)\ndel x, note")
+    cell = baton.run("%%gpu\n1 + 1")
+    assert cell.result == "2", cell.traceback
+    lines = cell.text("stderr")
+    assert "could not be updated on the GPU machine: what the notebook has holds " in lines, lines
+
+
+def test_an_argument_of_a_call(baton: Baton) -> None:
+    make, reason = MADE["a class that cannot be hashed"]
+    baton.run(f"from baton import gpu\n{make}\n@gpu\ndef f(numbers): return len(numbers)")
+    assert baton.run("f(held)").error == f"StateRefused: 'numbers' {reason} and cannot move to the GPU machine"
+    assert baton.run("f([1])").result == "1"
+
+
+def test_what_is_saved(baton: Baton) -> None:
+    """Asked without a broker."""
+    for make, reason in MADE.values():
+        baton.run(f"other = [1]\n{make}")
+        look = "from baton_shim.state.whole import whole\nfrom baton_shim.state import Table\n"
+        baton.run(f"{look}def saved(extra): return whole(lambda: Table(globals()), ['other', 'held'], extra)")
+        assert baton.value("saved(lambda names: {}).names") == "['other']"
+        assert reason in baton.value("saved(lambda names: {}).left['held']")
+        assert baton.value("saved(lambda names: {'figures': held}).names") == "['other']"
+        baton.run("lost = saved(lambda names: {'figures': held}).losses[0]")
+        assert reason.removeprefix("holds 'held[100]', which ") in baton.value("lost")

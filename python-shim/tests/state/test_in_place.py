@@ -37,6 +37,16 @@ CASES: dict[str, tuple[str, str, str]] = {
         "(dict(x), x.default_factory)",
     ),
     "instance": ("class C: pass\nx = C(); x.a = 1", "x.a = 2; x.b = [3]; del x.a", "vars(x)"),
+    "attributes in themselves": (
+        "class C(dict):\n  def __init__(self): self.__dict__ = self\nx = C(); x.a = 1",
+        "x.b = [2]; x['c'] = 3",
+        "(dict(x), x.c, x.__dict__ is x)",
+    ),
+    "attributes of two": (
+        "class C: pass\nx = C(); y = C(); y.__dict__ = x.__dict__; x.a = 1",
+        "x.b = 2; del x.a",
+        "(vars(y), vars(x) is vars(y))",
+    ),
     "slots": ("class C:\n  __slots__ = ('a', 'b')\nx = C(); x.a = 1", "x.b = x.a; del x.a", "(hasattr(x, 'a'), x.b)"),
     "slots and dict": (
         "class C:\n  __slots__ = ('a', '__dict__')\nx = C(); x.a = 1; x.c = 1",

@@ -37,3 +37,48 @@ frame["b"].values.flags.writeable, shallow.iloc[0, 0], series.iloc[2], other.ilo
 renamed = frame.rename(columns={"a": "z"})
 renamed.iloc[0, 0] = 12345
 frame.iloc[0, 0], renamed.iloc[0, 0]
+
+# %%
+grades = pd.DataFrame(np.arange(16).reshape((4, 4)), index=list("abcd"), columns=list("wxyz"))
+grades["x"]
+grades[["y", "w"]]
+
+# %%
+grades[:2]
+grades[grades["y"] > 5]
+
+# %%
+grades < 5
+
+# %%
+grades[grades < 5] = 0
+grades
+
+# %%
+grades.loc["b"]
+
+# %%
+grades.loc[["b", "d"]]
+
+# %%
+grades.loc["b", ["x", "y"]]
+
+# %%
+grades.iloc[2]
+grades.iloc[[1, 2], [3, 0, 1]]
+
+# %%
+grades.loc[:"c", "x"]
+grades.iloc[:, :3][grades.y > 5]
+
+# %%
+grades.loc[grades.y >= 2]
+
+# %%
+grades.loc[:, "w"] = 1
+grades.iloc[2] = 5
+grades.loc[grades["z"] > 5] = 3
+grades
+
+# %%
+[shown for shown in Out.values() if isinstance(shown, pd.Series) and shown.name in ("b", "x")]

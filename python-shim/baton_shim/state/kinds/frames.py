@@ -160,7 +160,10 @@ class Elsewhere(weakref.ref[Any]):
 
 
 class OwnersKind(Kind):
-    """The list of owners of the same memory; only their number is sent."""
+    """The list of owners of the same memory; only their number is sent.
+
+    Each end sends its number to the other, because either may have owners that the other has not, or no longer.
+    """
 
     name = "pandas owners"
     changes = True
@@ -169,17 +172,26 @@ class OwnersKind(Kind):
         super().__init__(here)
         self._anchors = (self.new, self.apply)
         self._received: list[tuple[Any, int]] = []
+        self._sent: dict[int, int] = {}  # by id: the number that was sent last, if it is not 1
 
     def new(self) -> Any:
         made = sys.modules["pandas._libs.internals"].BlockValuesRefs()
         made.referenced_blocks = []
+        self._sent.pop(id(made), None)
         return made
 
     def reduce(self, obj: Any) -> Any:
-        return self._anchors[0], (), self.read(obj), None, None, self._anchors[1]
+        return self._anchors[0], (), self.content(obj, self.read(obj)), None, None, self._anchors[1]
 
     def read(self, obj: Any) -> State:
         return len(self._here(obj))
+
+    def same(self, obj: Any, state: State) -> bool:
+        return bool(self._sent.get(id(obj), 1) == self.read(obj))
+
+    def content(self, obj: Any, state: State) -> Any:
+        self._sent[id(obj)] = state
+        return state
 
     def parts(self, obj: Any, state: State) -> Iterable[Any]:
         return ()
@@ -191,7 +203,7 @@ class OwnersKind(Kind):
         """Called after a message: all owners in it have registered by now."""
         for obj, count in self._received:
             here = self._here(obj)
-            obj.referenced_blocks = [*here, Elsewhere(OwnersKind)] if count > len(here) else here
+            obj.referenced_blocks = [*here, Elsewhere(OwnersKind)] if count > 1 else here
         self._received.clear()
 
     def _here(self, obj: Any) -> list[Any]:

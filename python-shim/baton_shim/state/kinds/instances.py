@@ -8,8 +8,9 @@ import functools
 import sys
 import types
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from operator import is_
+from sys import getrefcount
 from typing import Any
 
 import cloudpickle
@@ -104,11 +105,48 @@ def made(kind: Any, *arguments: Any) -> Any:
     return (kind.__new__ if new is None else getattr(new, "__func__", new))(kind, *arguments)
 
 
+class _Sample:
+    pass
+
+
+_sample = _Sample()
+_ALONE = getrefcount(_sample.__dict__)
+_ALONE_IN_LIST = max(map(getrefcount, [_sample.__dict__]))
+
+
+def shares_attributes(obj: Any) -> bool:
+    """Whether more than the object refers to its `__dict__`: `vars(obj)`, or an object with `self.__dict__ = self`."""
+    kind: Any = type(obj)
+    return getrefcount(obj.__dict__) > _ALONE and may_share_attributes(kind)
+
+
+@functools.lru_cache(maxsize=4096)
+def may_share_attributes(kind: type) -> bool:
+    """A `__setstate__` may keep the dictionary that it is given, which only the receiving end would share then."""
+    found = next((vars(base)["__dict__"] for base in kind.__mro__ if "__dict__" in vars(base)), None)
+    return type(found) is types.GetSetDescriptorType and not hasattr(kind, "__setstate__")
+
+
+def set_attributes(obj: Any, names: Any, values: Iterable[Any]) -> None:
+    """`names`: the dictionary itself, if it is shared."""
+    if type(names) is not tuple:
+        object.__setattr__(obj, "__dict__", names)
+        return
+    if shares_attributes(obj):  # no longer at the other end
+        object.__setattr__(obj, "__dict__", {})
+    obj.__dict__.clear()
+    obj.__dict__.update(zip(names, values, strict=True))
+
+
 class AttributesKind(Kind):
     """The common case: only a `__dict__`."""
 
     name = "attributes"
     changes = True
+
+    def __init__(self, here: Any) -> None:
+        super().__init__(here)
+        self._anchors = (self.apply,)
 
     def is_blind(self, obj: Any) -> bool:
         kind: Any = type(obj)
@@ -116,18 +154,28 @@ class AttributesKind(Kind):
 
     def reduce(self, obj: Any) -> Any:
         """Sends a copy of the attributes: the other end copies them anyway, and the original would get a number."""
+        state = self.read(obj) if shares_attributes(obj) else None
         form = reduced_ordinarily(obj)
+        if type(form) is tuple and state is not None:
+            return (*form[:2], state, None, None, self._anchors[0])
         if type(form) is tuple and len(form) > 2 and form[2] is obj.__dict__:
             return (*form[:2], dict(form[2]), *form[3:])
         return form
 
     def read(self, obj: Any) -> State:
+        if shares_attributes(obj):
+            return type(obj), obj.__dict__, ()
         attributes = obj.__dict__
         return type(obj), tuple(attributes), tuple(attributes.values())
 
     def same(self, obj: Any, state: State) -> bool:
         kind, names, values = state
+        shared = type(names) is not tuple
+        if shares_attributes(obj) != shared:
+            return False
         attributes = obj.__dict__
+        if shared:
+            return type(obj) is kind and attributes is names
         return (
             type(obj) is kind
             and len(attributes) == len(names)
@@ -139,21 +187,25 @@ class AttributesKind(Kind):
         kinds, names, values = zip(*states, strict=True)
         attributes = [obj.__dict__ for obj in objects]
         return (
-            all(map(is_, map(type, objects), kinds))
+            max(map(getrefcount, attributes)) <= _ALONE_IN_LIST
+            and all(map(is_, map(type, names), repeat(tuple)))
+            and all(map(is_, map(type, objects), kinds))
             and hold_the_same(attributes, names)
             and hold_the_same([held.values() for held in attributes], values)
         )
 
     def parts(self, obj: Any, state: State) -> Iterable[Any]:
-        yield state[0]
-        yield from state[2]
+        kind, names, values = state
+        yield kind
+        if type(names) is not tuple:
+            yield names
+        yield from values
 
     def apply(self, obj: Any, content: Any) -> None:
         kind, names, values = content
         if type(obj) is not kind:
             obj.__class__ = kind
-        obj.__dict__.clear()
-        obj.__dict__.update(zip(names, values, strict=True))
+        set_attributes(obj, names, values)
 
 
 class InstanceKind(Kind):
@@ -196,10 +248,11 @@ class InstanceKind(Kind):
         kind = type(obj)
         missing = object()
         slots = [(n, v) for n in slot_names(kind) if (v := getattr(obj, n, missing)) is not missing]
+        shared = hasattr(obj, "__dict__") and shares_attributes(obj)
         attributes = getattr(obj, "__dict__", {})
         return (
             kind,
-            (tuple(attributes), tuple(attributes.values())),
+            (attributes, ()) if shared else (tuple(attributes), tuple(attributes.values())),
             (tuple(name for name, _ in slots), tuple(value for _, value in slots)),
             contents_of(obj),
         )
@@ -212,7 +265,7 @@ class InstanceKind(Kind):
     def parts(self, obj: Any, state: State) -> Iterator[Any]:
         kind, attributes, slots, contents = state
         yield kind
-        yield from chain.from_iterable(attributes)
+        yield from chain.from_iterable(attributes) if type(attributes[0]) is tuple else (attributes[0],)
         yield from chain.from_iterable(slots)
         if isinstance(obj, dict):
             yield from chain(*contents[:2])
@@ -227,8 +280,7 @@ class InstanceKind(Kind):
         if type(obj) is not kind:
             obj.__class__ = kind
         if hasattr(obj, "__dict__"):
-            obj.__dict__.clear()
-            obj.__dict__.update(zip(*attributes, strict=True))
+            set_attributes(obj, *attributes)
         values = dict(zip(*slots, strict=True))
         for name in slot_names(kind):
             if name in values:
