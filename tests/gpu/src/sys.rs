@@ -136,6 +136,41 @@ impl Driver {
         Ok(context)
     }
 
+    /// Creates a green context and makes it this thread's context. Returns its handle and the context that it is for
+    /// other calls.
+    ///
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn create_green_context(&self) -> Answer<(usize, usize)> {
+        let (mut green, mut context) = (0, 0);
+        let flags = 1; // CU_GREEN_CTX_DEFAULT_STREAM
+        call!(
+            self, "cuGreenCtxCreate", &raw mut green => *mut usize, 0 => usize, 0 => c_int, flags => u32
+        )?;
+        call!(self, "cuCtxFromGreenCtx", &raw mut context => *mut usize, green => usize)?;
+        self.set_context(context)?;
+        Ok((green, context))
+    }
+
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn destroy_green_context(&self, green: usize) -> Answer {
+        call!(self, "cuGreenCtxDestroy", green => usize)
+    }
+
+    /// Creates memory without an address, at a place of this kind.
+    ///
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn create_piece(&self, place: i32, bytes: usize) -> Answer {
+        let (mut handle, mut properties) = (0, [0; 8]);
+        (properties[0], properties[2]) = (1, place);
+        call!(
+            self, "cuMemCreate", &raw mut handle => *mut u64, bytes => usize, properties.as_ptr() => *const i32,
+            0 => u64
+        )
+    }
+
     /// One more detach is then needed to end the thread's context.
     ///
     /// # Errors
