@@ -38,11 +38,11 @@ fn the_driver_reads_structures_as_nvidia_s_header_declares_them() {
     );
     same!(Copy, sys::CUDA_MEMCPY3D: width = WidthInBytes, height = Height, depth = Depth);
     same_side!(
-        from: x = srcXInBytes, y = srcY, z = srcZ, _level = srcLOD, kind = srcMemoryType, host = srcHost,
+        from: x = srcXInBytes, y = srcY, z = srcZ, kind = srcMemoryType, host = srcHost,
         device = srcDevice, _array = srcArray, _reserved = reserved0, _pitch = srcPitch, _height = srcHeight
     );
     same_side!(
-        to: x = dstXInBytes, y = dstY, z = dstZ, _level = dstLOD, kind = dstMemoryType, host = dstHost,
+        to: x = dstXInBytes, y = dstY, z = dstZ, kind = dstMemoryType, host = dstHost,
         device = dstDevice, _array = dstArray, _reserved = reserved1, _pitch = dstPitch, _height = dstHeight
     );
     same!(
