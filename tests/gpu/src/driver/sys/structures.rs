@@ -4,46 +4,46 @@ use std::ffi::{c_uint, c_void};
 
 /// The header's `CUDA_MEMSET_NODE_PARAMS`.
 #[repr(C)]
-pub struct Set {
-    pub to: u64,
-    pub _pitch: usize,
-    pub value: c_uint,
-    pub element_bytes: c_uint,
-    pub width: usize,
-    pub height: usize,
+pub(crate) struct Set {
+    pub(crate) to: u64,
+    pub(crate) _pitch: usize,
+    pub(crate) value: c_uint,
+    pub(crate) element_bytes: c_uint,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
 }
 
 /// The header's `CUDA_MEMCPY3D`, one half for each side.
 #[repr(C)]
-pub struct Copy {
-    pub from: Side,
-    pub to: Side,
-    pub width: usize,
-    pub height: usize,
-    pub depth: usize,
+pub(crate) struct Copy {
+    pub(crate) from: Side,
+    pub(crate) to: Side,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) depth: usize,
 }
 
 #[repr(C)]
-pub struct Side {
-    pub x: usize,
-    pub y: usize,
-    pub z: usize,
-    pub _level: usize,
-    pub kind: c_uint,
-    pub host: u64,
-    pub device: u64,
-    pub _array: usize,
-    pub _reserved: usize,
-    pub _pitch: usize,
-    pub _height: usize,
+pub(crate) struct Side {
+    pub(crate) x: usize,
+    pub(crate) y: usize,
+    pub(crate) z: usize,
+    pub(crate) _level: usize,
+    pub(crate) kind: c_uint,
+    pub(crate) host: u64,
+    pub(crate) device: u64,
+    pub(crate) _array: usize,
+    pub(crate) _reserved: usize,
+    pub(crate) _pitch: usize,
+    pub(crate) _height: usize,
 }
 
 /// The header's `CUDA_MEM_ALLOC_NODE_PARAMS`.
 #[repr(C)]
-pub struct Allocation {
-    pub _pool: [usize; 11],
-    pub _access: *const c_void,
-    pub _count: usize,
-    pub bytes: usize,
-    pub address: u64,
+pub(crate) struct Allocation {
+    pub(crate) _pool: [usize; 11],
+    pub(crate) _access: *const c_void,
+    pub(crate) _count: usize,
+    pub(crate) bytes: usize,
+    pub(crate) address: u64,
 }
