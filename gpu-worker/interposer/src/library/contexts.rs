@@ -41,7 +41,7 @@ impl Process {
         end: impl FnOnce() -> Code,
         is_over: impl Fn(Context) -> bool,
     ) -> Code {
-        let _agent_uses_none = self.endings.write().unwrap_or_else(PoisonError::into_inner);
+        let agent_uses_none = self.endings.write().unwrap_or_else(PoisonError::into_inner);
         for context in contexts {
             self.windows.forget(*context);
             self.marks().retain(|mark| mark.context() != *context);
@@ -50,14 +50,17 @@ impl Process {
         let code = end();
         if code == SUCCESS {
             let ended = contexts.iter().copied().filter(|one| is_over(*one));
-            ended.for_each(|context| self.forget_context(context));
+            let ended: Vec<Context> = ended.collect();
+            ended.iter().for_each(|one| self.forget_context(*one));
+            // The agent may keep captures from beginning while it waits for this.
+            drop(agent_uses_none);
+            ended.iter().for_each(|one| self.captures.forget(*one));
         }
         code
     }
 
     fn forget_context(&self, context: Context) {
         self.contexts().remove(&context);
-        self.captures.forget(context);
         let mut memory = self.memory();
         let fixed_bytes = memory.fixed_bytes();
         let freed = memory.forget(context);
