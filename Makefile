@@ -109,6 +109,7 @@ test-gpu: gpu $(VENV)/.requirements-gpu $(VENV)/.requirements-cuda $(INSTALLED)
 bench-gpu: export PROFILE := release
 bench-gpu: $(VENV)/.requirements-test $(VENV)/.requirements-cuda
 	$(BIN)/python benches/gpu/counts.py
+	$(BIN)/python benches/gpu/times.py
 	$(BIN)/python benches/gpu/run.py $(GPU)
 
 # On a machine without make, run `python3 benches/gpu/first_day.py` instead.

@@ -84,6 +84,14 @@ def test_counts_meet_their_targets(tmp_path: Path) -> None:
     assert all(found.endswith("; met)") for found in verdict.values()), verdict
 
 
+def test_times_are_measured_in_turns(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "benches/gpu/times.py", "--results", tmp_path, "--rounds", "1"]
+    subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=True, timeout=300)
+    rows = json.loads((tmp_path / "gpu-times.json").read_text())["rows"]
+    assert [row["of_the_first"] for row in rows.values()][::2] == [1.0] * 4
+    assert all(row["p50_ms"] > 0 for row in rows.values()), rows
+
+
 def test_counts_use_the_model_of_moves_that_plan_uses() -> None:
     plan = (ROOT / "plan/src/simulation/sharing.rs").read_text()
     (link,) = re.findall(r"\bbandwidth: (\d\S*),\n", plan)

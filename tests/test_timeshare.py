@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from end_to_end import Kernel, Service
+from end_to_end.service import run_binary
 from end_to_end.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent
@@ -338,6 +339,26 @@ def test_a_worker_tries_turns_before_its_sessions_take_them(
     kernel = notebook()
     result = kernel.gpu("import os\nprint('interposer' in os.environ.get('LD_PRELOAD', ''))").ok()
     assert result.stdout == f"{found is None}\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "what"),
+    [
+        ({}, "ok     Time-sharing works here"),
+        (
+            {"BATON_TEST_GPU_FAULTS": "cuModuleLoadData:1:222"},
+            "wrong  Time-sharing does not work here, so sessions use the GPU without it: "
+            "two test programs failed on this machine's GPU: cuModuleLoadData answered 222",
+        ),
+        ({"BATON_WORKER_GPU_MODE": "open"}, "ok     Sessions here do not time-share a GPU"),
+    ],
+    ids=["works", "too old a driver", "switched off"],
+)
+def test_the_doctor_tries_time_sharing(service: Service, machine: Path, environment: dict[str, str], what: str) -> None:
+    driver = {"LD_LIBRARY_PATH": str(driver_of(service)), "BATON_TEST_GPU": str(machine / "card")}
+    said = run_binary(service.place, "doctor", **service.access, **driver, **environment)
+    assert what in said.stdout, said.stdout
+    assert "A worker here has 1 GPU" in said.stdout
 
 
 @IN_ANY_SANDBOX

@@ -45,6 +45,7 @@ pub use self::monitor::{
 };
 pub(crate) use self::places::{Place, Places};
 pub(crate) use self::program::ProgramError;
+pub use self::timeshare::{driver_is_here, try_time_sharing};
 pub(crate) use self::{shared::Membership, timeshare::Timeshare};
 pub use baton_scheduling::arbiter::EndReason;
 

@@ -69,6 +69,12 @@ def test_a_program_that_is_killed_harms_no_other(machine: Machine) -> None:
     assert set(found[1:]) == {"right"}, found
 
 
+def test_the_driver_s_monitoring_shows_a_session_its_own_memory(calm_machine: Machine) -> None:
+    other = calm_machine.start("torch", "memory", 60, 1)
+    check([calm_machine.start("torch", "monitor", 60, 3)])
+    check([other])
+
+
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 def test_what_a_library_holds_without_using_it_does_not_move(calm_machine: Machine, library: str) -> None:
     machine = calm_machine

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import threading
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import torch
 from parts import MIB, end_cell, go, run, say, sizes, submissions, tell
 
@@ -150,6 +152,26 @@ def trims(mebibytes: int, rounds: int, seed: int) -> None:
     tell(held == 0, f"wrong: {held} bytes are still held")
 
 
+def monitor(mebibytes: int, rounds: int, seed: int) -> None:
+    """NVIDIA's bindings of the driver's monitoring show what the session has, and no other process."""
+    pynvml.nvmlInit()
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+    for turn in range(rounds):
+        go()
+        left, there = hold(mebibytes // (turn + 1), seed)
+        torch.cuda.synchronize()
+        (free, total), used = torch.cuda.mem_get_info(), torch.cuda.memory_reserved()
+        for version in (None, pynvml.nvmlMemory_v2):
+            shown = pynvml.nvmlDeviceGetMemoryInfo(gpu, version)
+            tell((shown.total, shown.used, shown.free) == (total, used, free), f"wrong: {shown}")
+        tell(free == total - used, f"wrong: {free} of {total} bytes are free, and {used} used")
+        processes = [(one.pid, one.usedGpuMemory) for one in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)]
+        tell(processes == [(os.getpid(), used)], f"wrong: {processes}")
+        check(left, there)
+        del left, there
+        torch.cuda.empty_cache()
+
+
 def calls(mebibytes: int, rounds: int, seed: int) -> None:
     """The library's own functions work: cuBLAS, launches, information."""
     free, total = torch.cuda.mem_get_info()
@@ -167,4 +189,4 @@ def calls(mebibytes: int, rounds: int, seed: int) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.cuda.init()
-    run(memory, threads, loader, graphs, cache, trims, calls)
+    run(memory, threads, loader, graphs, cache, trims, monitor, calls)

@@ -1,12 +1,13 @@
 //! The GPUs of a machine in the mode `timeshare`: each has its own arbiter, and each session uses one of them.
 
 use super::{
-    HostRoom, Limits, Membership, Reading,
+    Hardware, HostRoom, Limits, Membership, Reading,
     monitor::{Monitored, each},
     shared::{OpenError, PRELOAD, SharedGpu},
     trial,
 };
 use crate::host_memory;
+use anyhow::Context;
 use baton_scheduling::arbiter::{Memory, Settings, UserId};
 use futures_util::future::join_all;
 use nix::unistd::Pid;
@@ -75,6 +76,38 @@ impl Timeshare {
         let gpu = self.gpus.iter().min_by_key(|gpu| gpu.load());
         gpu.expect("there is one").admit(user, command, folder)
     }
+}
+
+/// Tries time-sharing on each of these GPUs, as a worker does before its first cell. An error says why a worker
+/// would not use it on a GPU. `baton` is the program that tests it.
+pub async fn try_time_sharing(
+    runtime_folder: &Path,
+    baton: &Path,
+    gpus: &[Hardware],
+) -> anyhow::Result<()> {
+    anyhow::ensure!(driver_is_here(), "programs find no CUDA driver ({DRIVER})");
+    let folder = tempfile::tempdir_in(runtime_folder)?;
+    let interposer = baton_interposer::install(folder.path())?;
+    if let Some(complaint) = complaint(&interposer).await {
+        anyhow::bail!(
+            "programs cannot load the library for it ({}): {complaint}",
+            interposer.display()
+        );
+    }
+    // A single GPU needs no name.
+    let names = match gpus {
+        [] | [_] => vec![None],
+        several => several.iter().map(|gpu| Some(gpu.name.as_str())).collect(),
+    };
+    for name in names {
+        trial::run(baton, folder.path(), name)
+            .await
+            .with_context(|| {
+                let gpu = name.unwrap_or("this machine's GPU");
+                format!("two test programs failed on {gpu}")
+            })?;
+    }
+    Ok(())
 }
 
 /// Opens each GPU. If there are several, each session is told which one to use; a single GPU needs no name.
@@ -148,7 +181,8 @@ fn settings(total_bytes: u64, host_share: u64) -> Settings {
 }
 
 /// Whether programs find a driver: on the loader's path, or by the device file of the system's driver.
-fn driver_is_here() -> bool {
+#[must_use]
+pub fn driver_is_here() -> bool {
     let path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     env::split_paths(&path).any(|folder| folder.join(DRIVER).is_file())
         || Path::new("/dev/nvidiactl").exists()

@@ -11,7 +11,7 @@ use anyhow::Context;
 use baton_environments::{find_uv, read_lock};
 use baton_gpu_worker::{
     Config, EnvironmentConfig, EnvironmentSource, SandboxChoice,
-    gpu::{self, MONITORING},
+    gpu::{self, GpuMode, Hardware, MONITORING},
 };
 use baton_protocol::WorkerId;
 use std::{fs, path::Path};
@@ -31,15 +31,15 @@ const LIBRARIES: [&str; 12] = [
     "torch",
     "torchvision",
 ];
-/// Files that exist if a driver is loaded; the second is for Windows.
-const DRIVERS: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
+/// The file that exists if the driver of Windows is loaded.
+const WINDOWS_DRIVER: &str = "/dev/dxg";
 
 const SETTINGS: &str = "correct the settings; `baton config reference` lists every one";
 
 /// `notebook`: the Python of notebooks on this machine, which also runs the sessions of a worker
 /// without a Python of its own.
 pub(super) fn check(settings: &Settings, notebook: &Path) -> Vec<Finding> {
-    let mut findings = vec![gpus()];
+    let mut findings = gpus(settings);
     let own = settings.worker_python.as_deref();
     if let Some(worker) = own {
         findings.extend(differences(notebook, worker));
@@ -122,19 +122,46 @@ fn sandbox(settings: &Settings, python: &Path) -> (Finding, bool) {
     (finding, false)
 }
 
-fn gpus() -> Finding {
-    if !DRIVERS.iter().any(|driver| Path::new(driver).exists()) {
+fn gpus(settings: &Settings) -> Vec<Finding> {
+    if !gpu::driver_is_here() && !Path::new(WINDOWS_DRIVER).exists() {
         let none = "This machine has no NVIDIA GPU: a worker here computes on the processor";
-        return Finding::Good(none.to_owned());
+        return vec![Finding::Good(none.to_owned())];
     }
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    match gpu::gpus(MONITORING.as_ref(), visible.as_deref()).len() {
-        0 => Finding::wrong(
-            "This machine has a GPU that a worker cannot use",
-            "check the output of `nvidia-smi` and the value of CUDA_VISIBLE_DEVICES",
+    let gpus = gpu::gpus(MONITORING.as_ref(), visible.as_deref());
+    let good = match gpus.len() {
+        0 => {
+            return vec![Finding::wrong(
+                "This machine has a GPU that a worker cannot use",
+                "check the output of `nvidia-smi` and the value of CUDA_VISIBLE_DEVICES",
+            )];
+        }
+        1 => "A worker here has 1 GPU".to_owned(),
+        count => format!("A worker here has {count} GPUs"),
+    };
+    vec![Finding::Good(good), time_sharing(settings, &gpus)]
+}
+
+fn time_sharing(settings: &Settings, gpus: &[Hardware]) -> Finding {
+    if settings.worker_gpu_mode != GpuMode::Timeshare {
+        let off = "Sessions here do not time-share a GPU: worker.gpu_mode sets another way";
+        return Finding::Good(off.to_owned());
+    }
+    let tried = RuntimeFolder::create(&settings.runtime_folder).and_then(|folder| {
+        let baton = std::env::current_exe()?;
+        on_a_runtime(gpu::try_time_sharing(folder.path(), &baton, gpus))
+    });
+    match tried {
+        Ok(()) => Finding::Good(
+            "Time-sharing works here: two test programs shared the memory of a GPU".to_owned(),
         ),
-        1 => Finding::Good("A worker here has 1 GPU".to_owned()),
-        count => Finding::Good(format!("A worker here has {count} GPUs")),
+        Err(error) => Finding::wrong(
+            format!(
+                "Time-sharing does not work here, so sessions use the GPU without it: {error:#}"
+            ),
+            "see \"How sessions share a GPU\" in Baton's documentation; \
+             `worker.gpu_mode = \"open\"` switches time-sharing off",
+        ),
     }
 }
 

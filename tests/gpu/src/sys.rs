@@ -59,6 +59,8 @@ macro_rules! call_at {
     }};
 }
 
+mod contexts;
+
 impl Driver {
     /// Opens the driver, and makes the first device's primary context this thread's context.
     ///
@@ -76,85 +78,17 @@ impl Driver {
         Ok(driver)
     }
 
-    /// The calling thread's context.
+    /// Creates memory without an address, at a place of this kind.
     ///
     /// # Errors
     /// The error code that the driver returns.
-    pub fn context(&self) -> Answer<usize> {
-        let mut context = 0;
-        call!(self, "cuCtxGetCurrent", &raw mut context => *mut usize)?;
-        Ok(context)
-    }
-
-    /// # Errors
-    /// The error code that the driver returns.
-    pub fn set_context(&self, context: usize) -> Answer {
-        call!(self, "cuCtxSetCurrent", context => usize)
-    }
-
-    /// Ends the device's primary context, with everything in it.
-    ///
-    /// # Errors
-    /// The error code that the driver returns.
-    pub fn reset(&self) -> Answer {
-        call!(self, "cuDevicePrimaryCtxReset", 0 => c_int)
-    }
-
-    /// Makes the device's primary context this thread's context.
-    ///
-    /// # Errors
-    /// The error code that the driver returns.
-    pub fn retain(&self) -> Answer {
-        let mut context = 0;
-        call!(self, "cuDevicePrimaryCtxRetain", &raw mut context => *mut usize, 0 => c_int)?;
-        self.set_context(context)
-    }
-
-    /// Creates another context for this thread, with the call of this name.
-    ///
-    /// # Errors
-    /// The error code that the driver returns.
-    pub fn create_context(&self, call: &str) -> Answer<usize> {
-        let (mut context, address) = (0, self.export(call));
-        let none = null_mut::<c_void>();
-        match call {
-            "cuCtxCreate_v2" => {
-                call_at!(address, &raw mut context => *mut usize, 0 => u32, 0 => c_int)?;
-            }
-            "cuCtxCreate_v3" => call_at!(
-                address, &raw mut context => *mut usize, none => *mut c_void, 0 => c_int, 0 => u32, 0 => c_int
-            )?,
-            "cuCtxCreate_v4" => call_at!(
-                address, &raw mut context => *mut usize, none => *mut c_void, 0 => u32, 0 => c_int
-            )?,
-            // These make a context current that the interposer has not seen.
-            _ => {
-                call_at!(self.export("baton_test_gpu_context"), &raw mut context => *mut usize)?;
-                call_at!(address, context => usize)?;
-            }
-        }
-        Ok(context)
-    }
-
-    /// One more detach is then needed to end the thread's context.
-    ///
-    /// # Errors
-    /// The error code that the driver returns.
-    pub fn attach_context(&self) -> Answer {
-        let mut context = 0_usize;
-        call!(self, "cuCtxAttach", &raw mut context => *mut usize, 0 => u32)
-    }
-
-    /// # Errors
-    /// The error code that the driver returns.
-    pub fn detach_context(&self, context: usize) -> Answer {
-        call!(self, "cuCtxDetach", context => usize)
-    }
-
-    /// # Errors
-    /// The error code that the driver returns.
-    pub fn destroy_context(&self, context: usize) -> Answer {
-        call!(self, "cuCtxDestroy", context => usize)
+    pub fn create_piece(&self, place: i32, bytes: usize) -> Answer {
+        let (mut handle, mut properties) = (0, [0; 8]);
+        (properties[0], properties[2]) = (1, place);
+        call!(
+            self, "cuMemCreate", &raw mut handle => *mut u64, bytes => usize, properties.as_ptr() => *const i32,
+            0 => u64
+        )
     }
 
     /// Uses the driver's own look-up function, which is found through the loader.

@@ -386,9 +386,13 @@ impl Agent {
             lease.is_marked = false;
             return;
         }
-        if lease.used_at.elapsed() < IDLE || process.captures.any() {
+        if lease.used_at.elapsed() < IDLE {
             return;
         }
+        // A mark behind the work of a context would invalidate a capture in it.
+        let Some(_none) = process.captures.none() else {
+            return;
+        };
         if !std::mem::replace(&mut lease.is_marked, true) {
             process.mark_contexts();
         }

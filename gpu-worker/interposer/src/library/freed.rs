@@ -130,7 +130,10 @@ impl InOrder {
             };
             let known = marks.iter().find(|(other, _)| *other == order);
             one.mark = known.map(|(_, mark)| mark.clone()).or_else(|| {
-                let context = context_of(one.address)?;
+                let context = match order.context.is_none() {
+                    true => context_of(one.address)?,
+                    false => order.context,
+                };
                 let mark = Arc::new(context.with(|| Ok(Event::record(order.stream))).ok()??);
                 marks.push((order, mark.clone()));
                 Some(mark)
@@ -138,24 +141,20 @@ impl InOrder {
         }
     }
 
-    /// The stream ends, and its handle may soon be another stream's.
-    pub(super) fn forget_stream(
-        &mut self,
-        stream: Stream,
-        context_of: impl Fn(u64) -> Option<Context>,
-    ) {
+    /// The stream ends, and its handle may soon be another stream's. Memory without a mark waits for the next
+    /// drain.
+    pub(super) fn forget_stream(&mut self, stream: Stream) {
         let is_its = |one: &One| one.order.is_some_and(|order| order.stream == stream);
-        if self.0.iter().any(is_its) {
-            self.mark(context_of);
-            for one in self.0.iter_mut().filter(|one| is_its(one)) {
-                one.order = None;
-            }
+        for one in self.0.iter_mut().filter(|one| is_its(one)) {
+            one.order = None;
         }
     }
 
-    /// A context ends, with its streams and marks: memory in it waits for the next drain.
-    pub(super) fn forget_context(&mut self, is_in_it: impl Fn(u64) -> bool) {
-        for one in self.0.iter_mut().filter(|one| is_in_it(one.address)) {
+    /// A context ends, with its streams and marks: memory in it, or freed in it, waits for the next drain.
+    pub(super) fn forget_context(&mut self, context: Context, is_in_it: impl Fn(u64) -> bool) {
+        let was_freed_in_it = |one: &One| one.order.is_some_and(|order| order.context == context);
+        let its = |one: &&mut One| was_freed_in_it(one) || is_in_it(one.address);
+        for one in self.0.iter_mut().filter(its) {
             (one.order, one.mark) = (None, None);
         }
     }

@@ -237,9 +237,7 @@ impl Memory {
 
     /// The stream is about to end.
     pub(super) fn forget_stream(&mut self, stream: Stream) {
-        let regions = &self.regions;
-        let context_of = |address| context_in(regions, address);
-        self.freed.forget_stream(stream, context_of);
+        self.freed.forget_stream(stream);
     }
 
     /// Gives up the stream for moves and the marks of a context that is about to end. Memory that waits for
@@ -255,7 +253,7 @@ impl Memory {
         }
         let regions = &self.regions;
         let is_in_it = |address| context_in(regions, address) == Some(context);
-        self.freed.forget_context(is_in_it);
+        self.freed.forget_context(context, is_in_it);
     }
 
     /// Frees all memory of a context that has ended.

@@ -12,6 +12,7 @@ mod agent;
 mod ahead;
 mod captures;
 mod connection;
+mod contexts;
 mod drains;
 mod exit;
 mod freed;
@@ -43,7 +44,7 @@ use std::{
     collections::BTreeSet,
     os::fd::RawFd,
     sync::{
-        Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard,
+        Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -80,6 +81,8 @@ struct Process {
     /// Held by the thread that asks for more memory.
     growing: Mutex<()>,
     contexts: Mutex<BTreeSet<Context>>,
+    /// Those of them that are parts of the primary context.
+    green_contexts: Mutex<BTreeSet<Context>>,
     /// Marks behind all work of the contexts, while the agent checks whether that work is done.
     marks: Mutex<Vec<Event>>,
     /// Held by a thread that ends a context, and shared by threads that use other threads' contexts.
@@ -104,6 +107,7 @@ static PROCESS: Process = Process {
     memory: Mutex::new(Memory::new()),
     growing: Mutex::new(()),
     contexts: Mutex::new(BTreeSet::new()),
+    green_contexts: Mutex::new(BTreeSet::new()),
     marks: Mutex::new(Vec::new()),
     endings: RwLock::new(()),
     is_started: AtomicBool::new(false),
@@ -190,13 +194,6 @@ impl Process {
             self.meet(context);
         }
         self.connection.send(&FromSession::Want);
-    }
-
-    /// Takes note of a context that may compute.
-    fn meet(&self, context: Context) {
-        if !context.is_none() {
-            self.contexts().insert(context);
-        }
     }
 
     fn look_at(&self, code: Code) {
@@ -307,12 +304,17 @@ impl Process {
         self.can_map.load(Relaxed)
     }
 
-    /// The free and total memory of this session alone, in bytes.
-    fn free_and_total(&self) -> (u64, u64) {
+    /// The session's free memory. Memory of its other processes counts, too.
+    fn free_bytes(&self) -> u64 {
+        let of_others = monitoring::own_use().map_or(0, |own| own.bytes_of_others());
         let memory = self.memory();
-        let total = self.cap_bytes.load(Relaxed);
-        let used = memory.bytes() + memory.fixed_bytes();
-        (total.saturating_sub(used), total)
+        let used = memory.bytes() + memory.fixed_bytes() + of_others;
+        self.total_bytes().saturating_sub(used)
+    }
+
+    /// The memory that all processes of the session together may have.
+    fn total_bytes(&self) -> u64 {
+        self.cap_bytes.load(Relaxed)
     }
 
     /// Allocates in the order of a stream, and immediately reuses memory that was freed in that order.
@@ -325,8 +327,9 @@ impl Process {
     fn allocate(&self, bytes: u64) -> Result<u64, Code> {
         let (context, device) = driver::current()?;
         self.meet(context);
+        let context = self.owner(context);
         // Querying an event would invalidate a capture.
-        if !self.captures.any() {
+        if let Some(_none) = self.captures.none() {
             self.reap(false);
             self.memory().mark_freed();
         }
@@ -422,7 +425,7 @@ impl Process {
     /// Frees the allocation after the work that was submitted to the stream.
     fn free_in_order(&self, address: u64, stream: Stream) -> bool {
         // In a capture only memory of the graph can be freed, and the driver manages that.
-        if self.memory().context_of(address).is_none() || self.captures.has(stream) {
+        if self.captures.has(stream) || self.memory().context_of(address).is_none() {
             return false;
         }
         let order = StreamOrder::of(stream);
@@ -434,51 +437,25 @@ impl Process {
         true
     }
 
-    /// The stream is about to end.
-    fn end_stream(&self, stream: Stream) {
+    /// Calls `end`, which ends the stream if it succeeds.
+    fn end_stream(&self, stream: Stream, end: impl FnOnce() -> Code) -> Code {
         // Recording a mark would invalidate a capture; without one, freed memory waits for the end of the
         // lease.
-        if !self.captures.any() {
-            self.memory().forget_stream(stream);
+        if let Some(_none) = self.captures.none() {
+            self.memory().mark_freed();
         }
+        self.memory().forget_stream(stream);
+        let code = end();
+        if code == SUCCESS {
+            self.captures.end(stream);
+        }
+        code
     }
 
     fn reap(&self, is_drained: bool) {
         let mut memory = self.memory();
         let freed = memory.reap(is_drained);
         self.report_shrank(freed);
-    }
-
-    /// Calls `end`, which may end a context; it has ended if `end` succeeds and `is_over` then returns `true`.
-    /// This library's own objects in the context are released first, because a handle from an ended context may
-    /// crash the driver.
-    fn end_context(
-        &self,
-        context: Context,
-        end: impl FnOnce() -> Code,
-        is_over: impl FnOnce() -> bool,
-    ) -> Code {
-        let _agent_uses_none = self.endings.write().unwrap_or_else(PoisonError::into_inner);
-        self.windows.forget(context);
-        self.marks().retain(|mark| mark.context() != context);
-        self.memory().prepare_end(context);
-        let code = end();
-        if code == SUCCESS && is_over() {
-            self.contexts().remove(&context);
-            let mut memory = self.memory();
-            let fixed_bytes = memory.fixed_bytes();
-            let freed = memory.forget(context);
-            self.report_shrank(freed);
-            if memory.fixed_bytes() != fixed_bytes {
-                self.report_fixed(&memory);
-            }
-        }
-        code
-    }
-
-    /// No context ends while this is held.
-    fn contexts_stay(&self) -> RwLockReadGuard<'_, ()> {
-        self.endings.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Must be called while the memory is locked, so that a hello never counts these bytes twice.
@@ -584,9 +561,5 @@ impl Process {
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn contexts(&self) -> MutexGuard<'_, BTreeSet<Context>> {
-        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

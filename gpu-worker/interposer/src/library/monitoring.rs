@@ -20,6 +20,17 @@ pub(super) struct Use {
     pub(super) processes: Vec<(u32, u64)>,
 }
 
+impl Use {
+    /// What the session's other processes have.
+    pub(super) fn bytes_of_others(&self) -> u64 {
+        let others = self
+            .processes
+            .iter()
+            .filter(|(process, _)| *process != std::process::id());
+        others.map(|(_, bytes)| bytes).sum()
+    }
+}
+
 /// Returns `None` outside of sessions, and if the worker does not answer.
 pub(super) fn own_use() -> Option<Use> {
     let introduction = introduction()?;

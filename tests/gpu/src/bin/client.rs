@@ -26,6 +26,7 @@ struct Client {
     events: HashMap<String, usize>,
     /// Contexts, each with the context in which it was created.
     contexts: Vec<(usize, usize)>,
+    green: usize,
 }
 
 struct Buffer {
@@ -96,6 +97,7 @@ impl Client {
             graph: 0,
             events: HashMap::new(),
             contexts: Vec::new(),
+            green: 0,
         })
     }
 
@@ -152,6 +154,13 @@ impl Client {
             // In a stream other than the default stream.
             ["free-in-stream", name] => {
                 nothing(driver.free_in_order(self.take(name)?, self.stream))
+            }
+            ["swap-streams"] => {
+                if self.joined == 0 {
+                    self.joined = driver.stream()?;
+                }
+                std::mem::swap(&mut self.stream, &mut self.joined);
+                Ok(String::new())
             }
             ["renew-stream"] => {
                 driver.end_stream(self.stream)?;
@@ -250,6 +259,20 @@ impl Client {
                 let (primary, context) = self.contexts.pop().ok_or(INVALID)?;
                 driver.destroy_context(context)?;
                 nothing(driver.set_context(primary))
+            }
+            ["create-green-context"] => {
+                let primary = driver.context()?;
+                let (green, context) = driver.create_green_context()?;
+                self.green = green;
+                self.contexts.push((primary, context));
+                Ok(String::new())
+            }
+            ["destroy-green-context"] => {
+                self.contexts.pop();
+                nothing(driver.destroy_green_context(self.green))
+            }
+            ["create-piece", place, bytes] => {
+                nothing(driver.create_piece(number(place)? as i32, number(bytes)? as usize))
             }
             ["look-up", name, version, flags, export] => self.look_up(name, version, flags, export),
             _ => Err(INVALID),

@@ -181,6 +181,8 @@ pub(crate) struct Objects {
     pub(crate) primary_holds: u32,
     /// Contexts that have not ended.
     pub(crate) contexts: BTreeMap<usize, Context>,
+    /// The contexts of green contexts, by their handles.
+    pub(crate) green: BTreeMap<usize, usize>,
     /// By stream.
     pub(crate) captures: BTreeMap<usize, Capture>,
     /// Streams that joined another stream's capture by waiting for its event (programming guide, cross-stream
@@ -190,6 +192,8 @@ pub(crate) struct Objects {
     pub(crate) captured_events: BTreeMap<usize, usize>,
     pub(crate) graphs: BTreeMap<usize, Graph>,
     pub(crate) streams: BTreeMap<usize, Stream>,
+    /// The handle of the stream that was destroyed last: the next stream's handle.
+    pub(crate) ended_stream: Option<usize>,
     pub(crate) events: BTreeMap<usize, Event>,
     pub(crate) functions: BTreeMap<usize, String>,
     /// The functions whose code is on the card.
@@ -250,11 +254,13 @@ static OBJECTS: Mutex<Objects> = Mutex::new(Objects {
     last: 0x2000,
     primary_holds: 0,
     contexts: BTreeMap::new(),
+    green: BTreeMap::new(),
     captures: BTreeMap::new(),
     joined: BTreeMap::new(),
     captured_events: BTreeMap::new(),
     graphs: BTreeMap::new(),
     streams: BTreeMap::new(),
+    ended_stream: None,
     events: BTreeMap::new(),
     functions: BTreeMap::new(),
     loaded: BTreeSet::new(),
@@ -276,8 +282,23 @@ impl Objects {
         self.captures.contains_key(&origin).then_some(origin)
     }
 
-    /// Removes a context that has ended, with its streams and events.
+    /// The number of a context's last work. Work of green contexts is also that of the primary context
+    /// (`cuCtxSynchronize`: "If the current context is the primary context, green contexts that have been created will
+    /// also be synchronized").
+    pub(crate) fn last_in(&self, context: usize) -> Option<u64> {
+        let own = self.contexts.get(&context)?.last;
+        let green = self.green.values().filter(|_| context == PRIMARY);
+        let green = green.filter_map(|one| self.contexts.get(one));
+        Some(green.map(|one| one.last).fold(own, u64::max))
+    }
+
+    /// Removes a context that has ended, with its streams, their captures and its events.
     pub(crate) fn end(&mut self, context: usize) -> Option<Context> {
+        let goes_on = |stream: &usize| {
+            let known = self.streams.get(stream);
+            known.is_none_or(|known| known.context != context)
+        };
+        self.captures.retain(|stream, _| goes_on(stream));
         self.streams.retain(|_, stream| stream.context != context);
         self.events.retain(|_, event| event.context != context);
         self.contexts.remove(&context)
@@ -301,8 +322,12 @@ pub(crate) fn submit(stream: usize, work: Work) -> Code {
             .push(work);
         return SUCCESS;
     }
-    let known = objects.streams.get(&stream).map(|known| known.context);
-    let Some(context) = known.or(current().filter(|_| is_default(stream))) else {
+    // Each context has default streams of its own.
+    let context = match is_default(stream) {
+        true => current(),
+        false => objects.streams.get(&stream).map(|known| known.context),
+    };
+    let Some(context) = context else {
         drop(objects);
         return stale();
     };

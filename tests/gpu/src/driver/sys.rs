@@ -10,6 +10,7 @@ mod memory;
 mod pinned;
 mod pools;
 mod streams;
+mod structures;
 mod tables;
 
 use super::host::{READ_WRITE, SHARED, mmap};

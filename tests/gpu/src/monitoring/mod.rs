@@ -86,6 +86,11 @@ pub extern "C" fn nvmlInit_v2() -> c_int {
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> c_int {
+    nvmlInit_v2()
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn nvmlShutdown() -> c_int {
     SUCCESS
 }
@@ -213,10 +218,22 @@ pub unsafe extern "C" fn nvmlDeviceGetName(
     put(device, NAME, text, bytes)
 }
 
+/// Total, free and used bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(
+    device: usize,
+    memory: *mut [c_ulonglong; 3],
+) -> c_int {
+    ask(device, |card| {
+        let used = used_bytes(card);
+        unsafe { *memory = [card.total_bytes, card.total_bytes - used, used] };
+    })
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: usize, memory: *mut Memory) -> c_int {
     ask(device, |card| {
-        let used: u64 = card.processes.iter().map(|process| process.bytes).sum();
+        let used = used_bytes(card);
         unsafe {
             (*memory).total = card.total_bytes;
             (*memory).reserved = 0;
@@ -224,6 +241,10 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: usize, memory: *mut 
             (*memory).free = card.total_bytes - used;
         }
     })
+}
+
+fn used_bytes(card: &Card) -> u64 {
+    card.processes.iter().map(|process| process.bytes).sum()
 }
 
 #[unsafe(no_mangle)]

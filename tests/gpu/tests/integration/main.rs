@@ -1,7 +1,9 @@
 //! Interposer, arbiter and driver together: programs on a card that is too small for them.
 #![allow(clippy::unwrap_used)]
 
+mod ends;
 mod hand;
+mod layouts;
 mod moments;
 mod monitoring;
 mod peers;

@@ -274,7 +274,7 @@ fn private_bytes(client: &Client) -> u64 {
 }
 
 /// Moves the memory off the GPU and back.
-fn swap(hand: &mut Hand) {
+pub(crate) fn swap(hand: &mut Hand) {
     hand.send(ToSession::SwapOut { bytes: u64::MAX });
     let swapped = |message| {
         matches!(

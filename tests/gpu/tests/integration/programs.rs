@@ -2,7 +2,7 @@
 
 use crate::world::{Client, MIB, World, eventually};
 use baton_gpu_tests::FAULTS;
-use std::process::Command;
+use std::{cell::RefCell, process::Command};
 
 #[test]
 fn a_program_computes_as_without_it() {
@@ -63,6 +63,29 @@ fn a_session_sees_its_own_memory_and_its_cap() {
     assert_eq!(client.does("memory"), memory(16));
     client.does(&format!("allocate b {}", 8 * MIB));
     assert!(world.usage(token).peak_bytes >= 10 * MIB);
+}
+
+#[test]
+fn a_process_sees_what_the_others_of_its_session_leave() {
+    let mut world = World::new(64 * MIB);
+    let token = world.admit(Some(16 * MIB));
+    let clients = [(); 2].map(|()| RefCell::new(world.client_of(token, &[])));
+    let does = |which: usize, command: &str| clients[which].borrow_mut().does(command);
+    // A process reports what cannot move, and what it freed, without waiting for an answer.
+    let both_see = |free: u64| {
+        let expected = format!("{} {}", free * MIB, 16 * MIB);
+        eventually(|| [0, 1].iter().all(|one| does(*one, "memory") == expected))
+    };
+    assert!(both_see(16));
+    does(0, &format!("allocate a {}", 6 * MIB));
+    does(1, &format!("allocate-managed a {}", 4 * MIB));
+    assert!(both_see(6));
+    for client in &clients {
+        let answer = client.borrow_mut().says(&format!("allocate b {}", 8 * MIB));
+        assert_eq!(answer, "error 2");
+    }
+    does(0, "free a");
+    assert!(both_see(12));
 }
 
 #[test]
@@ -177,6 +200,19 @@ fn a_fatal_error_is_told_to_the_worker() {
     assert_eq!(client.says(&format!("allocate a {MIB}")), "error 700");
     let told = || world.usage(world.tokens[0]).fault == Some(700);
     assert!(eventually(told));
+}
+
+#[test]
+fn errors_that_end_the_use_of_the_gpu_are_told_to_the_worker() {
+    // `CUDA_ERROR_CONTAINED` and `CUDA_ERROR_TENSOR_MEMORY_LEAK`: "any further CUDA work will return the same error".
+    for code in [226, 721] {
+        let mut world = World::new(64 * MIB);
+        let fault = format!("cuLaunchKernel:1:{code}");
+        let token = world.admit(None);
+        let mut client = world.client_of(token, &[(FAULTS, &fault)]);
+        assert_eq!(client.says("launch nothing 1"), format!("error {code}"));
+        assert!(eventually(|| world.usage(token).fault == Some(code)));
+    }
 }
 
 #[test]

@@ -6,8 +6,8 @@
 use super::{
     super::PROCESS,
     driver::{
-        Code, Context, Export, NOT_FOUND, OUT_OF_MEMORY, SUCCESS, context_of_green, current,
-        current_context, has_primary_context, primary_context,
+        Code, Context, Export, NOT_FOUND, ONLY_DEVICE, OUT_OF_MEMORY, SUCCESS, context_of_green,
+        current, current_context, has_primary_context, primary_context,
     },
     is_in_use, wrap,
 };
@@ -45,7 +45,12 @@ wrap! {
 
     fn cuCtxFromGreenCtx(context: *mut usize, green: usize) |driver| {
         let _ = green;
-        meeting(context, driver())
+        let code = meeting(context, driver());
+        // SAFETY: the driver has just written there.
+        if code == SUCCESS && is_in_use() {
+            PROCESS.green_contexts().insert(unsafe { Context(*context) });
+        }
+        code
     }
 
     fn cuCtxSetCurrent(context: usize) |driver| { meeting(&raw const context, driver()) }
@@ -66,7 +71,7 @@ wrap! {
 
     fn cuGreenCtxDestroy(green: usize) |driver| {
         match is_in_use().then(|| context_of_green(green)).flatten() {
-            Some(context) => PROCESS.end_context(context, driver, || true),
+            Some(context) => ending_green(context, driver),
             None => driver(),
         }
     }
@@ -170,14 +175,14 @@ fn destroying(context: usize, driver: impl FnOnce() -> Code) -> Code {
         context => Some(Context(context)),
     };
     match ends {
-        Some(context) if is_in_use() => PROCESS.end_context(context, driver, || true),
+        Some(context) if is_in_use() => PROCESS.end_contexts(&[context], driver, |_| true),
         _ => driver(),
     }
 }
 
 fn resetting(device: c_int, driver: impl FnOnce() -> Code) -> Code {
     match is_in_use().then(|| primary_context(device)).flatten() {
-        Some(context) => PROCESS.end_context(context, driver, || true),
+        Some(context) => PROCESS.end_contexts(&[context], driver, |_| true),
         None => driver(),
     }
 }
@@ -187,15 +192,29 @@ fn resetting(device: c_int, driver: impl FnOnce() -> Code) -> Code {
 fn detaching(context: usize, driver: impl FnOnce() -> Code) -> Code {
     let is_current = || current_context() == Some(Context(context));
     match is_in_use() && is_current() {
-        true => PROCESS.end_context(Context(context), driver, || !is_current()),
+        true => PROCESS.end_contexts(&[Context(context)], driver, |_| !is_current()),
         false => driver(),
     }
+}
+
+/// A green context is a part of the primary context and keeps that alive.
+fn ending_green(context: Context, driver: impl FnOnce() -> Code) -> Code {
+    let contexts: Vec<Context> = [Some(context), primary_context(ONLY_DEVICE)]
+        .into_iter()
+        .flatten()
+        .collect();
+    let is_over = |one| one == context || !has_primary_context(ONLY_DEVICE);
+    let code = PROCESS.end_contexts(&contexts, driver, is_over);
+    if code == SUCCESS {
+        PROCESS.green_contexts().remove(&context);
+    }
+    code
 }
 
 /// Releasing the last reference to a device's primary context destroys it.
 fn releasing(device: c_int, driver: impl FnOnce() -> Code) -> Code {
     match is_in_use().then(|| primary_context(device)).flatten() {
-        Some(context) => PROCESS.end_context(context, driver, || !has_primary_context(device)),
+        Some(context) => PROCESS.end_contexts(&[context], driver, |_| !has_primary_context(device)),
         None => driver(),
     }
 }

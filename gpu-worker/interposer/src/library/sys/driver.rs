@@ -16,6 +16,9 @@ pub(in super::super) type Code = i32;
 pub(in super::super) const SUCCESS: Code = 0;
 pub(in super::super) const INVALID_VALUE: Code = 1;
 pub(in super::super) const OUT_OF_MEMORY: Code = 2;
+/// A session that shares its GPU by time has only one.
+pub(in super::super) const ONLY_DEVICE: c_int = 0;
+
 /// The driver ends because its process exits.
 pub(in super::super) const DEINITIALIZED: Code = 4;
 const INVALID_CONTEXT: Code = 201;
@@ -26,7 +29,10 @@ pub(in super::super) const SYSTEM_NOT_READY: Code = 802;
 /// After one of these codes the driver answers nothing else until the process ends, or what is on the GPU cannot be
 /// trusted. 709 is not among them: it is about a context that the program itself destroyed.
 pub(in super::super) const fn is_sticky(code: Code) -> bool {
-    matches!(code, 214 | 220 | 700 | 702 | 710 | 714..=719 | 999)
+    matches!(
+        code,
+        214 | 220 | 226 | 700 | 702 | 710 | 714..=719 | 721 | 999
+    )
 }
 
 /// The driver, or the library that monitors it.
@@ -191,6 +197,13 @@ pub(super) struct Properties {
 pub(super) struct Access {
     pub(super) location: Location,
     pub(super) flags: c_int,
+}
+
+impl Location {
+    /// Whether it is the host, or one of its NUMA nodes.
+    pub(super) fn is_host(self) -> bool {
+        matches!(self.kind, 2..=4)
+    }
 }
 
 pub(super) const ON_DEVICE: c_int = 1;

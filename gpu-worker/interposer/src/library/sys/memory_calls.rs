@@ -7,8 +7,8 @@
 use super::{
     super::PROCESS,
     driver::{
-        self, Code, Context, Export, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, PER_THREAD, SUCCESS,
-        Stream,
+        self, Code, Context, Export, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, PER_THREAD,
+        Properties, SUCCESS, Stream,
     },
     is_in_use, wrap,
 };
@@ -69,15 +69,9 @@ wrap! {
 
     }
 
-    fn cuStreamDestroy(stream: usize) |driver| {
-        ending(stream);
-        driver()
-    }
+    fn cuStreamDestroy(stream: usize) |driver| { ending(stream, driver) }
 
-    fn cuStreamDestroy_v2(stream: usize) |driver| {
-        ending(stream);
-        driver()
-    }
+    fn cuStreamDestroy_v2(stream: usize) |driver| { ending(stream, driver) }
 
     // ---- memory that cannot leave the GPU
 
@@ -86,10 +80,14 @@ wrap! {
         fixed(address, bytes as u64, driver)
     }
 
-    fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const c_void, flags: u64) |driver| {
-        let _ = (properties, flags);
-        // It belongs to no context.
-        fixed_with(handle, bytes as u64, None, driver)
+    fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const Properties, flags: u64) |driver| {
+        let _ = flags;
+        // SAFETY: the caller passes valid arguments.
+        match unsafe { properties.as_ref() }.is_some_and(|one| one.location.is_host()) {
+            true => driver(),
+            // It belongs to no context.
+            false => fixed_with(handle, bytes as u64, None, driver),
+        }
     }
 
     fn cuMemRelease(handle: u64) |driver| { forgetting(handle, driver()) }
@@ -173,14 +171,13 @@ wrap! {
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |driver| {
         let code = driver();
         if code == SUCCESS && is_in_use() {
-            let (free_bytes, total_bytes) = PROCESS.free_and_total();
             // SAFETY: the caller passes valid arguments; both may be null.
             unsafe {
                 if let Some(free) = free.as_mut() {
-                    *free = free_bytes as usize;
+                    *free = PROCESS.free_bytes() as usize;
                 }
                 if let Some(total) = total.as_mut() {
-                    *total = total_bytes as usize;
+                    *total = PROCESS.total_bytes() as usize;
                 }
             }
         }
@@ -192,7 +189,7 @@ wrap! {
         let code = driver();
         if code == SUCCESS && is_in_use() {
             // SAFETY: the driver has just written there.
-            unsafe { *bytes = (PROCESS.free_and_total().1 as usize).min(*bytes) };
+            unsafe { *bytes = (PROCESS.total_bytes() as usize).min(*bytes) };
         }
         code
     }
@@ -260,9 +257,10 @@ pub(super) fn allocate_in_order(
     unsafe { give(address, PROCESS.allocate_in_order(bytes as u64, stream)) }
 }
 
-fn ending(stream: usize) {
-    if is_in_use() {
-        PROCESS.end_stream(Stream(stream));
+fn ending(stream: usize, driver: impl FnOnce() -> Code) -> Code {
+    match is_in_use() {
+        true => PROCESS.end_stream(Stream(stream), driver),
+        false => driver(),
     }
 }
 
@@ -291,7 +289,7 @@ unsafe fn give(address: *mut u64, allocated: Result<u64, Code>) -> Code {
 
 /// Memory of the calling thread's context. `driver` writes to `key` the handle with which the memory is freed.
 pub(super) fn fixed(key: *const u64, bytes: u64, driver: impl Fn() -> Code) -> Code {
-    let context = driver::current().ok().map(|(context, _)| context);
+    let context = driver::current_context().map(|context| PROCESS.owner(context));
     fixed_with(key, bytes, context, driver)
 }
 

@@ -8,7 +8,7 @@
 use super::{
     super::{PROCESS, symbols::is_per_thread},
     Wrapper,
-    driver::{Code, Export, NOT_FOUND, PER_THREAD, SUCCESS, Stream},
+    driver::{Code, Export, NOT_FOUND, PER_THREAD, Stream},
 };
 use std::mem::transmute;
 
@@ -197,13 +197,11 @@ macro_rules! capture_begins {
                 return NOT_FOUND;
             };
             let stream = stream(const { is_per_thread(stringify!($name)) }, &[a], Some(0));
-            PROCESS.submit(None, || {
-                // SAFETY: the driver's function, and the caller's arguments.
-                let code = unsafe { transmute::<usize, Short>(address)(a, b, c, d, e, f) };
-                if let (SUCCESS, Some(stream)) = (code, stream) {
-                    PROCESS.captures.begin(stream);
-                }
-                code
+            // SAFETY: the driver's function, and the caller's arguments.
+            let begin = || unsafe { transmute::<usize, Short>(address)(a, b, c, d, e, f) };
+            PROCESS.submit(None, || match stream {
+                Some(stream) => PROCESS.captures.begin(stream, begin),
+                None => begin(),
             })
         })*
         pub(super) static CAPTURE_BEGINS: &[Wrapper] = &[$(

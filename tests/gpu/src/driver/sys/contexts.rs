@@ -6,7 +6,7 @@ use crate::{
     INVALID_VALUE, LIBRARY, NOT_FOUND, OUT_OF_MEMORY, PRIMARY, SUCCESS, card::card, context,
     engine, objects, spoils_captures, stale,
 };
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 pub(crate) const VERSION: c_int = 13000;
 
@@ -232,6 +232,33 @@ api! {
         SUCCESS
     }
 
+    // "This API will retain the primary context on device `dev`, which will is released when the green context is
+    // destroyed."
+    fn cuGreenCtxCreate(green: *mut usize, _resources: usize, device: c_int, _flags: c_uint) {
+        let mut primary = 0;
+        let code = cuDevicePrimaryCtxRetain(&raw mut primary, device);
+        if code != SUCCESS {
+            return code;
+        }
+        let mut objects = objects();
+        let (handle, context) = (objects.number(), objects.number());
+        objects.contexts.insert(context, Context { bytes: 0, last: 0, holds: 1 });
+        objects.green.insert(handle, context);
+        put(green, handle)
+    }
+
+    fn cuCtxFromGreenCtx(context: *mut usize, green: usize) {
+        let known = objects().green.get(&green).copied();
+        known.map_or(INVALID_CONTEXT, |known| put(context, known))
+    }
+
+    fn cuGreenCtxDestroy(green: usize) {
+        let Some(context) = objects().green.remove(&green) else { return INVALID_CONTEXT };
+        CONTEXTS.with_borrow_mut(|stack| stack.retain(|one| *one != context));
+        end(context);
+        cuDevicePrimaryCtxRelease_v2(0)
+    }
+
     fn cuCtxGetCurrent(context: *mut usize) {
         put(context, CONTEXTS.with_borrow(|stack| stack.last().copied().unwrap_or(0)))
     }
@@ -277,7 +304,7 @@ api! {
             Ok(context) => context,
             Err(code) => return code,
         };
-        let last = objects().contexts.get(&context).map_or(0, |context| context.last);
+        let last = objects().last_in(context).unwrap_or(0);
         // Waits only for work of this context.
         engine::wait_for(last);
         crate::STICKY.load(std::sync::atomic::Ordering::SeqCst)

@@ -4,47 +4,12 @@ use super::{
     api,
     memory::{allocate_in_graph, is_known},
     put,
+    structures::{Allocation, Copy, Set, Side},
 };
 use crate::{
     Code, Graph, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, SUCCESS, engine::Work, objects,
 };
-use std::ffi::{c_uint, c_void};
-
-/// The header's `CUDA_MEMSET_NODE_PARAMS`.
-#[repr(C)]
-pub struct Set {
-    to: u64,
-    _pitch: usize,
-    value: c_uint,
-    element_bytes: c_uint,
-    width: usize,
-    height: usize,
-}
-
-/// The header's `CUDA_MEMCPY3D`, one half for each side.
-#[repr(C)]
-pub struct Copy {
-    from: Side,
-    to: Side,
-    width: usize,
-    height: usize,
-    depth: usize,
-}
-
-#[repr(C)]
-struct Side {
-    x: usize,
-    y: usize,
-    z: usize,
-    _level: usize,
-    kind: c_uint,
-    host: u64,
-    device: u64,
-    _array: usize,
-    _reserved: usize,
-    _pitch: usize,
-    _height: usize,
-}
+use std::ffi::c_uint;
 
 impl Side {
     /// The address, if the driver knows the memory there. `cuMemcpy3D`, which the reference of
@@ -61,16 +26,6 @@ impl Side {
     fn is_flat(&self) -> bool {
         (self.y, self.z) == (0, 0)
     }
-}
-
-/// The header's `CUDA_MEM_ALLOC_NODE_PARAMS`.
-#[repr(C)]
-pub struct Allocation {
-    _pool: [usize; 11],
-    _access: *const c_void,
-    _count: usize,
-    bytes: usize,
-    address: u64,
 }
 
 unsafe fn add(node: *mut usize, graph: usize, change: impl FnOnce(&mut Graph)) -> Code {

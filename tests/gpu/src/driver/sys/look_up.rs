@@ -77,7 +77,7 @@ static ENTRIES: &[Entry] = entries! {
     "cuStreamGetCaptureInfo" 12030 false cuStreamGetCaptureInfo_v3;
     "cuStreamGetCaptureInfo" 11030 false cuStreamGetCaptureInfo_v2;
     "cuStreamGetCaptureInfo" 10010 false cuStreamGetCaptureInfo;
-    = cuPointerSetAttribute cuStreamWaitEvent cuArrayDestroy cuCtxAttach cuCtxDetach cuCtxGetCurrent
+    = cuCtxFromGreenCtx cuGreenCtxCreate cuGreenCtxDestroy cuPointerSetAttribute cuStreamWaitEvent cuArrayDestroy cuCtxAttach cuCtxDetach cuCtxGetCurrent
       cuDestroyExternalMemory cuDeviceGetDefaultMemPool cuImportExternalMemory
       cuDeviceGetMemPool cuMemAllocFromPoolAsync cuMemGetDefaultMemPool cuMemGetMemPool cuMemRetainAllocationHandle
       cuMemPoolCreate cuMemPoolDestroy cuCtxGetDevice cuCtxSetCurrent cuCtxSynchronize cuDeviceGet

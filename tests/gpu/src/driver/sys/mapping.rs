@@ -15,6 +15,8 @@ use std::{
     sync::{Mutex, atomic::Ordering::SeqCst},
 };
 
+const ON_DEVICE: c_int = 1;
+
 pub(crate) const GRANULE_BYTES: usize = 2 << 20;
 
 #[derive(Clone, Copy)]
@@ -23,6 +25,7 @@ struct Piece {
     bytes: usize,
     /// How many handles and mappings keep it.
     holds: u32,
+    is_on_card: bool,
 }
 
 /// By handle.
@@ -46,10 +49,12 @@ fn release(handle: u64) -> Code {
     };
     piece.holds -= 1;
     if piece.holds == 0 {
-        let Piece { file, bytes, .. } = *piece;
+        let Piece { file, bytes, is_on_card, .. } = *piece;
         pieces.remove(&handle);
         unsafe { close(file) };
-        card().give(bytes as u64);
+        if is_on_card {
+            card().give(bytes as u64);
+        }
     }
     SUCCESS
 }
@@ -116,20 +121,25 @@ api! {
 
 // The documentation does not say that these need a context, but a strict driver could require one.
 bound! {
-    fn cuMemCreate(handle: *mut u64, bytes: usize, _properties: *const c_void, _flags: u64) {
-        if bytes == 0 || bytes % GRANULE_BYTES != 0 {
+    // Properties begin as those of pools. "To create a CPU allocation that doesn't target any specific NUMA nodes,
+    // applications must set CUmemAllocationProp.CUmemLocation.type to CU_MEM_LOCATION_TYPE_HOST" (`cuMemCreate`).
+    fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const [c_int; 4], _flags: u64) {
+        if properties.is_null() || bytes == 0 || bytes % GRANULE_BYTES != 0 {
             return INVALID_VALUE;
         }
-        if !card().take(bytes as u64) {
+        let is_on_card = (*properties)[2] == ON_DEVICE;
+        if is_on_card && !card().take(bytes as u64) {
             return OUT_OF_MEMORY;
         }
         let file = memfd_create(c"gpu".as_ptr(), 1);
         if file < 0 || ftruncate(file, bytes as i64) != 0 {
-            card().give(bytes as u64);
+            if is_on_card {
+                card().give(bytes as u64);
+            }
             return OUT_OF_MEMORY;
         }
         let number = crate::objects().number() as u64;
-        lock(&PIECES).insert(number, Piece { file, bytes, holds: 1 });
+        lock(&PIECES).insert(number, Piece { file, bytes, holds: 1, is_on_card });
         put(handle, number)
     }
 

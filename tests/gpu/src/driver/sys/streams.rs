@@ -101,14 +101,21 @@ api! {
             Err(code) => return code,
         };
         let mut objects = objects();
-        let number = objects.number();
+        let number = objects.ended_stream.take().unwrap_or_else(|| objects.number());
         objects.streams.insert(number, Stream { context, last: 0 });
         put(stream, number)
     }
 
     fn cuStreamDestroy_v2(stream: usize) {
-        let known = objects().streams.remove(&stream);
-        if known.is_some() { SUCCESS } else { stale() }
+        let mut objects = objects();
+        if objects.streams.remove(&stream).is_none() {
+            drop(objects);
+            return stale();
+        }
+        objects.captures.remove(&stream);
+        objects.joined.retain(|joined, origin| *joined != stream && *origin != stream);
+        objects.ended_stream = Some(stream);
+        SUCCESS
     }
 
     fn cuStreamSynchronize(stream: usize) {
@@ -183,7 +190,7 @@ api! {
 
     // cuCtxRecordEvent: captures in an event all the activities of the context at the time of this call.
     fn cuCtxRecordEvent(context: usize, event: usize) {
-        let last = objects().contexts.get(&context).map(|context| context.last);
+        let last = objects().last_in(context);
         match last {
             Some(last) => record(event, last),
             None => stale(),
