@@ -69,7 +69,7 @@ impl Server {
 
     #[must_use]
     pub fn of(kind: Kind) -> Self {
-        Self::with(match kind {
+        Self::with(|| match kind {
             Kind::S3 => Box::new(seaweed::Seaweed::new(40, 64)),
             Kind::Azure => Box::new(azurite::Azurite::new()),
             Kind::Google => Box::new(fake_gcs::FakeGcs::new()),
@@ -79,43 +79,57 @@ impl Server {
     /// With room for some 64 MB.
     #[must_use]
     pub fn start_small() -> Self {
-        Self::with(Box::new(seaweed::Seaweed::new(8, 8)))
+        Self::with(|| Box::new(seaweed::Seaweed::new(8, 8)))
     }
 
     /// Azure's, with room for some megabytes, which it forgets when it ends.
     #[must_use]
     pub fn start_small_azure(megabytes: u32) -> Self {
-        Self::with(Box::new(azurite::Azurite::with_memory(megabytes)))
+        Self::with(|| Box::new(azurite::Azurite::with_memory(megabytes)))
     }
 
-    fn with(program: Box<dyn Program>) -> Self {
-        let mut server = Self {
-            folder: tempfile::tempdir().unwrap(),
-            program,
-            running: None,
+    fn with(program: impl Fn() -> Box<dyn Program>) -> Self {
+        let attempt = || {
+            let mut server = Self {
+                folder: tempfile::tempdir().unwrap(),
+                program: program(),
+                running: None,
+            };
+            server.begin().map(|()| server)
         };
-        server.start_again();
-        server
+        // Another process may take a port between the search for free ones and the start.
+        attempt()
+            .or_else(|_| attempt())
+            .unwrap_or_else(|log| panic!("It does not start: {log}"))
     }
 
     /// With what it had, on the same ports.
     pub fn start_again(&mut self) {
+        self.begin()
+            .unwrap_or_else(|log| panic!("It does not start again: {log}"));
+    }
+
+    /// Waits until it serves. Returns its log if it ends instead, or takes too long.
+    fn begin(&mut self) -> Result<(), String> {
         let data = self.folder.path().join("data");
         fs::create_dir_all(&data).unwrap();
-        let log = fs::File::create(self.folder.path().join("log")).unwrap();
+        let log = self.folder.path().join("log");
+        let written = fs::File::create(&log).unwrap();
         let mut command = self.program.command(&data);
         command
             .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
+            .stdout(written.try_clone().unwrap())
+            .stderr(written)
             .process_group(0);
-        self.running = Some(command.spawn().unwrap());
+        let running = self.running.insert(command.spawn().unwrap());
         let began = Instant::now();
         while !self.program.serves() {
-            let log = || fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-            assert!(began.elapsed() < DEADLINE, "It does not start: {}", log());
+            if began.elapsed() > DEADLINE || running.try_wait().unwrap().is_some() {
+                return Err(fs::read_to_string(&log).unwrap());
+            }
             thread::sleep(Duration::from_millis(100));
         }
+        Ok(())
     }
 
     /// Everybody who uses it is cut off.
@@ -126,7 +140,8 @@ impl Server {
     fn end(&mut self, signal: Signal) {
         if let Some(mut child) = self.running.take() {
             let group = Pid::from_raw(i32::try_from(child.id()).unwrap());
-            killpg(group, signal).unwrap();
+            // It may have ended by itself.
+            let _ = killpg(group, signal);
             child.wait().unwrap();
         }
     }
