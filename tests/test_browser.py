@@ -345,7 +345,7 @@ def open_notebook(page: Page, address: str, notebook: str, at: str = "lab/tree/{
 
 
 def expect_connected(page: Page, address: str, notebook: str) -> None:
-    """Until the server and the page agree, cells that are run are lost, or start a second kernel in place of the first."""
+    """Until server and page agree, cells that are run are lost, or start a second kernel in place of the first."""
     wait_until(lambda: has_kernel(address, notebook), "the page is connected to its kernel", seconds=60)
     expect_kernel(page, "idle")
 
