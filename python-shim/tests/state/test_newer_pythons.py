@@ -7,8 +7,10 @@ import sys
 from typing import Any
 
 import pytest
+from baton_shim.state.culprits import culprits, reasons_of
 from baton_shim.state.kinds.iterators import form_by_parts
 from baton_shim.state.kinds.reduced import build
+from baton_shim.state.table import Table
 from harness import Pair, Refused
 from test_in_place import check
 
@@ -157,5 +159,7 @@ def test_half_used_iterators(pair: Pair, case: str) -> None:
 @pytest.mark.skipif(sys.version_info[:2] not in ((3, 12), (3, 13)), reason="only these have a fixed limit in C")
 def test_a_nest_that_python_cannot_pickle_is_refused_by_name(pair: Pair) -> None:
     pair.local("nest = []\nfor i in range(6000): nest = [nest]")
-    with pytest.raises(Refused, match="'nest' holds objects that are nested too deeply"):
+    with pytest.raises(RecursionError) as failed:
         pair.remote("len(nest)", "nest")
+    found = culprits(lambda: Table(pair.namespace), {"nest": pair.namespace["nest"]}, failed.value)
+    assert reasons_of(found) == {"nest": "holds objects that are nested too deeply"}
