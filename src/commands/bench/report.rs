@@ -32,7 +32,9 @@ pub(super) struct Parts {
     pub(super) adds: f64,
 }
 
-const COLUMNS: [(&str, fn(&Parts) -> f64); 7] = [
+type Part = fn(&Parts) -> f64;
+
+const COLUMNS: [(&str, Part); 7] = [
     ("snapshot", |parts| parts.snapshot),
     ("move", |parts| parts.move_),
     ("wait", |parts| parts.wait),
