@@ -4,6 +4,7 @@ mod machines;
 
 use crate::settings::Value;
 use baton_plan::simulation::Times;
+use clap::Args;
 use std::{path::Path, str::FromStr, time::Duration};
 
 pub(crate) use machines::{GroupArgument, KindArgument, MachinesArgument, PoolArgument};
@@ -19,7 +20,7 @@ pub(crate) fn is_notebook(program: &Path) -> bool {
 ///
 /// # Errors
 /// If it cannot be one; the message says what is expected.
-pub(crate) fn last_digits(text: &str) -> Result<String, &'static str> {
+fn last_digits(text: &str) -> Result<String, &'static str> {
     let is_digit = |one: char| one.is_ascii_hexdigit() || one == '-';
     match !text.is_empty() && text.chars().all(is_digit) {
         true => Ok(text.to_owned()),
@@ -27,6 +28,14 @@ pub(crate) fn last_digits(text: &str) -> Result<String, &'static str> {
             Err("the last digits of a job are expected, such as 7f3a: `baton jobs` lists the jobs")
         }
     }
+}
+
+/// A job, as people name it.
+#[derive(Args)]
+pub(crate) struct JobArgument {
+    /// The last digits of the job, as errors, pages and `baton jobs` show them
+    #[arg(value_parser = last_digits)]
+    pub(crate) job: String,
 }
 
 /// A time, or `none` to remove a limit.

@@ -5,7 +5,7 @@ use super::{
     ask::{ENTRIES, client, filters, find, find_if_any, list, run, shown, text},
     run::cancel_group,
 };
-use crate::{arguments::last_digits, settings::Settings};
+use crate::{arguments::JobArgument, settings::Settings};
 use anyhow::Context;
 use baton_protocol::api::{Act, Job, JobState, Why, Worker};
 use baton_transport::Api;
@@ -17,9 +17,8 @@ use std::{collections::BTreeSet, process::ExitCode};
 /// Stop a job: your own, or one of a course that you are staff of
 #[derive(Args)]
 pub(crate) struct Cancel {
-    /// The last digits of the job, as errors, pages and `baton jobs` show them
-    #[arg(value_parser = last_digits)]
-    job: String,
+    #[command(flatten)]
+    which: JobArgument,
     /// The reason; the owner of the job reads it
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -31,9 +30,8 @@ pub(crate) struct Cancel {
 /// Put a waiting job on hold
 #[derive(Args)]
 pub(crate) struct Hold {
-    /// The last digits of the job, as errors, pages and `baton jobs` show them
-    #[arg(value_parser = last_digits)]
-    job: String,
+    #[command(flatten)]
+    which: JobArgument,
     /// The reason; the owner of the job reads it
     #[arg(long, value_name = "TEXT")]
     reason: String,
@@ -45,9 +43,8 @@ pub(crate) struct Hold {
 /// Release a job that is on hold
 #[derive(Args)]
 pub(crate) struct Release {
-    /// The last digits of the job, as errors, pages and `baton jobs` show them
-    #[arg(value_parser = last_digits)]
-    job: String,
+    #[command(flatten)]
+    which: JobArgument,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -56,9 +53,8 @@ pub(crate) struct Release {
 /// Move a waiting job to the front
 #[derive(Args)]
 pub(crate) struct Front {
-    /// The last digits of the job, as errors, pages and `baton jobs` show them
-    #[arg(value_parser = last_digits)]
-    job: String,
+    #[command(flatten)]
+    which: JobArgument,
     /// The reason; it is recorded
     #[arg(long, value_name = "TEXT")]
     reason: String,
@@ -108,23 +104,29 @@ pub(crate) fn cancel(settings: &Settings, of: &Cancel) -> anyhow::Result<ExitCod
     let api = client(settings)?;
     let reason = of.reason.clone();
     run(async {
-        let jobs = cancel_all(&api, settings, &of.job, &Why { reason }).await?;
+        let jobs = cancel_all(&api, settings, &of.which.job, &Why { reason }).await?;
         shown(&jobs, of.json, jobs_text)
     })
 }
 
 pub(crate) fn hold(settings: &Settings, of: &Hold) -> anyhow::Result<ExitCode> {
     let reason = Some(of.reason.clone());
-    act_on_job(settings, "hold", &of.job, Why { reason }, of.json)
+    act_on_job(settings, "hold", &of.which.job, Why { reason }, of.json)
 }
 
 pub(crate) fn release(settings: &Settings, of: &Release) -> anyhow::Result<ExitCode> {
-    act_on_job(settings, "release", &of.job, Why { reason: None }, of.json)
+    act_on_job(
+        settings,
+        "release",
+        &of.which.job,
+        Why { reason: None },
+        of.json,
+    )
 }
 
 pub(crate) fn front(settings: &Settings, of: &Front) -> anyhow::Result<ExitCode> {
     let reason = Some(of.reason.clone());
-    act_on_job(settings, "front", &of.job, Why { reason }, of.json)
+    act_on_job(settings, "front", &of.which.job, Why { reason }, of.json)
 }
 
 fn act_on_job(

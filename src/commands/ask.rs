@@ -3,7 +3,7 @@
 pub(super) mod text;
 
 use super::run as run_command;
-use crate::{arguments::last_digits, service, settings::Settings};
+use crate::{arguments::JobArgument, service, settings::Settings};
 use anyhow::Context;
 use baton_protocol::api::{Course, Explanation, Job, Page, Usage, Worker};
 use baton_transport::Api;
@@ -79,9 +79,8 @@ pub(crate) struct UsageArguments {
 /// Explain why a job is where it is
 #[derive(Args)]
 pub(crate) struct Explain {
-    /// The last digits of the job, as errors, pages and `baton jobs` show them
-    #[arg(value_parser = last_digits)]
-    job: String,
+    #[command(flatten)]
+    which: JobArgument,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -138,7 +137,7 @@ pub(crate) fn usage(settings: &Settings, of: &UsageArguments) -> anyhow::Result<
 pub(crate) fn explain(settings: &Settings, of: &Explain) -> anyhow::Result<ExitCode> {
     let api = client(settings)?;
     run(async {
-        let job = find(&api, &of.job).await?.job;
+        let job = find(&api, &of.which.job).await?.job;
         let path = format!("/v1/jobs/{job}/explanation");
         let explanation: Explanation = api.ask(&path, &[]).await?;
         let now_ms = Timestamp::now().as_millisecond();
