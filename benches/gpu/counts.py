@@ -126,22 +126,9 @@ def first_hand_over(
     rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str, client: str, each: int
 ) -> None:
     """The first time that memory of the second of two programs leaves, with places that were made ahead and without."""
-    least = 2 * each - CARD_BYTES
     what = f"first hand-over, each {each / CARD_BYTES:.0%} of the memory"
     for how, pins_ahead in (("places made in it", False), ("places made ahead", True)):
-        with (
-            timeshare(2, CARD_BYTES, 16 * CARD_BYTES, pins_ahead=pins_ahead) as ends,
-            program(folder, client, ends.environment(1)) as first,
-            program(folder, client, ends.environment(2)) as second,
-        ):
-            for does in (first, second):
-                does(f"allocate a {each}")
-                does("set a 1")
-            ahead = 0
-            until = time.monotonic() + PATIENCE_SECONDS
-            while pins_ahead and ahead < least:
-                ahead += ends.usage(2)["pinned_ahead_bytes"]
-                assert time.monotonic() < until, f"{ahead} bytes have places"
+        with two_programs(folder, client, each, pins_ahead=pins_ahead) as (ends, first, second):
             ends.usage(2)
             for does in (first, second):
                 does("add a 1")
@@ -252,6 +239,27 @@ def built(name: str) -> str:
 def environment(folder: str, extra: dict[str, str]) -> dict[str, str]:
     here = {"LD_LIBRARY_PATH": folder, "BATON_TEST_GPU": str(Path(folder) / "card")}
     return dict(os.environ) | here | extra
+
+
+@contextlib.contextmanager
+def two_programs(folder: str, client: str, each: int, *, pins_ahead: bool) -> Iterator[tuple[Any, Any, Any]]:
+    """Two programs, each of which has filled this many bytes: together more than fits.
+
+    With `pins_ahead`, what has to move when the first one goes on has places in host memory.
+    """
+    with (
+        timeshare(2, CARD_BYTES, 16 * CARD_BYTES, pins_ahead=pins_ahead) as ends,
+        program(folder, client, ends.environment(1)) as first,
+        program(folder, client, ends.environment(2)) as second,
+    ):
+        for does in (first, second):
+            does(f"allocate a {each}")
+            does("set a 1")
+        ahead, until = 0, time.monotonic() + PATIENCE_SECONDS
+        while pins_ahead and ahead < 2 * each - CARD_BYTES:
+            ahead += ends.usage(2)["pinned_ahead_bytes"]
+            assert time.monotonic() < until, f"{ahead} bytes have places"
+        yield ends, first, second
 
 
 @contextlib.contextmanager

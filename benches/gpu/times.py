@@ -9,14 +9,13 @@ import argparse
 import statistics
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from counts import BUFFER_BYTES, CARD_BYTES, PATIENCE_SECONDS, QUANTUM_MS, built, program
+from counts import BUFFER_BYTES, CARD_BYTES, QUANTUM_MS, built, program, two_programs
 
 import measuring  # isort: skip
 from end_to_end.timeshare import timeshare  # isort: skip
@@ -99,18 +98,7 @@ def unused_memory(folder: str, client: str, returns: bool) -> float:
 
 def first_hand_over(folder: str, client: str, pins_ahead: bool) -> float:
     """The first time that memory of the second of two programs leaves."""
-    with (
-        timeshare(2, CARD_BYTES, 16 * CARD_BYTES, pins_ahead=pins_ahead) as ends,
-        program(folder, client, ends.environment(1)) as first,
-        program(folder, client, ends.environment(2)) as second,
-    ):
-        for does in (first, second):
-            does(f"allocate a {EACH_BYTES}")
-            does("set a 1")
-        ahead, until = 0, time.monotonic() + PATIENCE_SECONDS
-        while pins_ahead and ahead < 2 * EACH_BYTES - CARD_BYTES:
-            ahead += ends.usage(2)["pinned_ahead_bytes"]
-            assert time.monotonic() < until, f"{ahead} bytes have places"
+    with two_programs(folder, client, EACH_BYTES, pins_ahead=pins_ahead) as (_, first, _):
 
         def computes() -> None:
             first("add a 1")
