@@ -77,7 +77,7 @@ def repeated(work: Callable[[], object], before: Callable[[], object] = lambda: 
 
 def summary(times: list[float]) -> dict[str, Any]:
     at = {"min_ms": min(times), "p50_ms": statistics.median(times), "max_ms": max(times)}
-    return {what: round(time, 1) for what, time in at.items()} | {"runs": len(times)}
+    return {what: round(time, 3) for what, time in at.items()} | {"runs": len(times)}
 
 
 def sides(kernel: Kernel) -> tuple[list[psutil.Process], list[psutil.Process]]:
