@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from end_to_end import Place, wait_until
 from end_to_end.lab import chromium, jupyter_lab, page_of
 from end_to_end.service import run_binary
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 EXAMPLE = Path(__file__).parent.parent / "examples/notebooks/02-train-a-model.ipynb"
 PATIENCE = 90_000
@@ -121,8 +122,7 @@ def test_a_notebook_that_cannot_run_in_the_background_says_why(
     write_notebook(place, "gone.ipynb", ["1"])
     open_notebook(page, address, "gone.ipynb")
     page.locator(".jp-CodeCell").first.click()
-    page.keyboard.press("Control+s")
-    expect(page.locator(".jp-mod-current.jp-mod-dirty")).to_have_count(0)
+    save(page)
     (place.folder / "notebooks/gone.ipynb").unlink()
     page.get_by_role("menuitem", name="View", exact=True).click()
     page.get_by_role("menuitem", name="Activate Command Palette").click()
@@ -167,8 +167,7 @@ def test_a_reload_while_a_gpu_cell_runs(
     page.locator(".jp-CodeCell").first.click()
     page.keyboard.press("Control+Enter")
     expect(page.locator(".jp-OutputArea-output").get_by_text("begun")).to_be_visible()
-    page.keyboard.press("Control+s")
-    expect(page.locator(".jp-mod-current.jp-mod-dirty")).to_have_count(0)
+    save(page)
     page.reload()
     expect(page.locator(".jp-OutputArea-output").get_by_text("begun")).to_be_visible()
     second = browser.new_page()
@@ -255,8 +254,7 @@ def test_a_background_cell_shows_its_output_below_itself(
     more.touch()
     expect(output_of(page, 0)).to_contain_text("more")
     page.screenshot(path=artefacts / "background.png", full_page=True)
-    page.keyboard.press("Control+s")
-    expect(page.locator(".jp-mod-current.jp-mod-dirty")).to_have_count(0)
+    save(page)
     page.reload()
     expect_connected(page, address, "background.ipynb")
     expect(output_of(page, 0)).to_contain_text("more")
@@ -265,6 +263,66 @@ def test_a_background_cell_shows_its_output_below_itself(
     expect(output_of(page, 2)).to_contain_text("43")
     expect(output_of(page, 0)).to_contain_text("ended")
     page.screenshot(path=artefacts / "background-again.png", full_page=True)
+
+
+def test_a_cell_that_is_run_before_a_reloaded_page_is_connected(address: str, page: Page, place: Place) -> None:
+    """It waits for the kernel that has the variables. JupyterLab alone would start another and end the first."""
+    write_notebook(place, "early.ipynb", ["made = 42", "made + 1"])
+    open_notebook(page, address, "early.ipynb")
+    run_cell(page, 0)
+    expect(prompt(page, 0)).to_have_text("[1]:")
+    save(page)
+    with sessions_unknown(page):
+        page.reload()
+        page.locator(".jp-CodeCell").nth(1).locator(".cm-content").click()
+        page.evaluate("jupyterapp.commands.execute('notebook:run-cell'), 0")
+    expect(output_of(page, 1)).to_contain_text("43")
+
+
+def test_a_page_that_connects_late_does_not_save_what_another_has_saved(
+    address: str, browser: Browser, page: Page, place: Place
+) -> None:
+    """JupyterLab would ask which version to keep."""
+    go = place.signs / "late"
+    cells = [f"%%gpu\nimport os, time\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.05)\n6 * 7", "1 + 1"]
+    write_notebook(place, "late.ipynb", cells)
+    open_notebook(page, address, "late.ipynb")
+    run_cell(page, 0)
+    save(page)
+    page.reload()
+    expect(prompt(page, 0)).to_have_text("[*]:")
+    second = browser.new_page()
+    second.set_default_timeout(PATIENCE)
+    with sessions_unknown(second):
+        second.goto(f"{address}lab/workspaces/late/tree/late.ipynb")
+        expect(second.locator(".jp-CodeCell")).to_have_count(2)
+        go.touch()
+        wait_until(lambda: '"42"' in saved(place, "late.ipynb"), "the first page has saved the output")
+    with second.expect_response(re.compile(r"/api/contents/late\.ipynb\?content=0")):
+        expect(output_of(second, 0)).to_contain_text("42")
+    expect(run_cell(second, 1)).to_contain_text("2")
+    expect(second.locator(".jp-Dialog")).to_have_count(0)
+
+
+@contextmanager
+def sessions_unknown(page: Page) -> Iterator[None]:
+    """Until the block ends, a page that loads a notebook is not told which kernel it has."""
+    holds, loading = True, False
+    held: list[Route] = []
+
+    def requested(route: Route) -> None:
+        nonlocal loading
+        loading = loading or "/api/contents/" in route.request.url
+        if holds and loading and "/api/sessions" in route.request.url and route.request.method == "GET":
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route(re.compile(r"/api/(sessions|contents/.*\.ipynb)\?"), requested)
+    yield
+    holds = False
+    for route in held:
+        route.continue_()
 
 
 def check_closed_cells(page: Page) -> None:
@@ -345,7 +403,7 @@ def open_notebook(page: Page, address: str, notebook: str, at: str = "lab/tree/{
 
 
 def expect_connected(page: Page, address: str, notebook: str) -> None:
-    """Until server and page agree, cells that are run are lost, or start a second kernel in place of the first."""
+    """Until server and page agree, cells that are run are lost, or wait."""
     wait_until(lambda: has_kernel(address, notebook), "the page is connected to its kernel", seconds=60)
     expect_kernel(page, "idle")
 
@@ -372,6 +430,11 @@ def run_cell(page: Page, number: int) -> Locator:
             continue
         return cell.locator(".jp-OutputArea")
     raise AssertionError(f"Cell {number} cannot be run")
+
+
+def save(page: Page) -> None:
+    """Returns once the file is written. What a running cell shows from then on is not in it."""
+    page.evaluate("jupyterapp.commands.execute('docmanager:save').then(() => 0)")
 
 
 def close(page: Page) -> None:

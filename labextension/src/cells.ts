@@ -7,7 +7,7 @@
 import type { ICodeCellModel } from '@jupyterlab/cells';
 import type { IOutput } from '@jupyterlab/nbformat';
 import type { NotebookPanel } from '@jupyterlab/notebook';
-import type { Kernel, KernelMessage } from '@jupyterlab/services';
+import type { Contents, Kernel, KernelMessage } from '@jupyterlab/services';
 
 /** A cell by its id, and the message with which an earlier page asked for it. */
 interface Named {
@@ -48,9 +48,14 @@ export function place(panel: NotebookPanel, complete: Complete): boolean {
   return true;
 }
 
-export function save({ context }: NotebookPanel): void {
-  if (!context.model.readOnly && context.contentsModel?.writable) {
-    void context.save();
+/** Saves the notebook, unless another page has saved it since: JupyterLab would ask which version to keep. */
+export async function save({ context }: NotebookPanel, contents: Contents.IManager): Promise<void> {
+  if (context.model.readOnly || !context.contentsModel?.writable) {
+    return;
+  }
+  const onDisk = await contents.get(context.path, { content: false });
+  if (onDisk.last_modified === context.contentsModel.last_modified) {
+    await context.save();
   }
 }
 

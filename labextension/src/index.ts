@@ -11,13 +11,14 @@
 import { ICommandPalette } from '@jupyterlab/apputils';
 import type { DocumentRegistry } from '@jupyterlab/docregistry';
 import { INotebookTracker, type INotebookModel, type NotebookPanel } from '@jupyterlab/notebook';
-import type { Kernel, ServiceManager } from '@jupyterlab/services';
+import type { Contents, Kernel, ServiceManager } from '@jupyterlab/services';
 import { ToolbarButton } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 
 import { runInBackground } from './background';
 import { Followed, place, save, type Complete, type Running } from './cells';
 import { askWhatRuns } from './running';
+import { keepKernel } from './session';
 
 const TARGET = 'baton.output';
 
@@ -34,7 +35,11 @@ function saved(panel: NotebookPanel): number {
   return modified ? Date.parse(modified) / 1000 : 0;
 }
 
-async function listen(panel: NotebookPanel, kernel: Kernel.IKernelConnection): Promise<void> {
+async function listen(
+  panel: NotebookPanel,
+  kernel: Kernel.IKernelConnection,
+  contents: Contents.IManager
+): Promise<void> {
   if (!(await isBaton(kernel)) || kernel.isDisposed) {
     return;
   }
@@ -61,7 +66,7 @@ async function listen(panel: NotebookPanel, kernel: Kernel.IKernelConnection): P
       }
     }
     if (told.save) {
-      save(panel);
+      void save(panel, contents);
     }
   };
   comm.open({ saved: saved(panel) });
@@ -70,13 +75,14 @@ async function listen(panel: NotebookPanel, kernel: Kernel.IKernelConnection): P
   }
 }
 
-async function follow(panel: NotebookPanel): Promise<void> {
-  await panel.context.ready;
+async function follow(panel: NotebookPanel, services: ServiceManager.IManager): Promise<void> {
   const session = panel.sessionContext;
+  keepKernel(session, services.sessions);
+  await panel.context.ready;
   const connect = (): void => {
     const kernel = session.session?.kernel;
     if (kernel) {
-      void listen(panel, kernel);
+      void listen(panel, kernel, services.contents);
     }
   };
   session.kernelChanged.connect(connect);
@@ -95,8 +101,8 @@ const output = {
   description: 'Shows under its %%gpu cell what arrived while no page was open.',
   autoStart: true,
   requires: [INotebookTracker],
-  activate: (_: Application, tracker: INotebookTracker): void => {
-    tracker.widgetAdded.connect((_, panel) => void follow(panel));
+  activate: (app: Application, tracker: INotebookTracker): void => {
+    tracker.widgetAdded.connect((_, panel) => void follow(panel, app.serviceManager));
   }
 };
 
