@@ -1,6 +1,6 @@
 //! A worker's side that a test controls message by message, for events at a particular moment of a hand-over.
 
-use crate::world::{Client, World, eventually};
+use crate::world::{Client, PATIENCE, World, eventually};
 use baton_interposer::wire::{FRAME_BYTES, FromSession, ToSession};
 use std::{
     io::{Read as _, Write as _},
@@ -10,10 +10,8 @@ use std::{
         Arc, Mutex,
         mpsc::{Receiver, Sender, channel},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
-
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The connection of one process. All its requests for memory are granted.
 pub(crate) struct Hand {

@@ -2,7 +2,7 @@
 
 use crate::{
     sharing::check_that_each_may_use_the_whole_card,
-    world::{Client, MIB, World, eventually},
+    world::{Client, MIB, PATIENCE, World, eventually},
 };
 use baton_gpu_worker::gpu::Token;
 use baton_interposer::wire::{FRAME_BYTES, FromSession, Hello, ToSession};
@@ -11,10 +11,7 @@ use std::{
     io::{Read as _, Write as _},
     os::unix::{fs::PermissionsExt as _, net::UnixStream},
     process::{Command, Stdio},
-    time::Duration,
 };
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A test process that uses the interposers' protocol.
 struct Peer(UnixStream);

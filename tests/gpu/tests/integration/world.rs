@@ -310,8 +310,11 @@ impl Drop for Client {
     }
 }
 
+/// Longer than anything takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
 pub(crate) fn eventually(condition: impl Fn() -> bool) -> bool {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + PATIENCE;
     while !condition() {
         if Instant::now() > until {
             return false;
