@@ -98,9 +98,12 @@ def pools(mebibytes: int, rounds: int, seed: int) -> None:
     for turn in range(rounds):
         go()
         array = numbers(mebibytes * MIB // 80, seed + 1000 * turn)
+        before = own.attributes.used_mem_current
         buffer = sent(array, own)
+        tell(own.attributes.used_mem_current == before + array.nbytes, "wrong size of the pool in use")
         check([array], [read(buffer)])
         buffer.close(stream)
+        tell(own.attributes.used_mem_current == before, "the pool did not shrink")
         for resource in on_host:
             buffer = resource.allocate(array.nbytes, stream=stream)
             stream.sync()

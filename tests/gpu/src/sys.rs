@@ -183,6 +183,27 @@ impl Driver {
         Ok(pool)
     }
 
+    /// Sizes of a pool: reserved now and at most, used now and at most.
+    ///
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn pool_bytes(&self, pool: usize) -> Answer<[u64; 4]> {
+        let mut bytes = [0; 4];
+        for (attribute, bytes) in (5..).zip(&mut bytes) {
+            call!(self, "cuMemPoolGetAttribute", pool => usize, attribute => i32, bytes => *mut u64)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Lets the largest used size count from now.
+    ///
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn reset_pool(&self, pool: usize) -> Answer<()> {
+        let mut zero = 0;
+        call!(self, "cuMemPoolSetAttribute", pool => usize, 8 => i32, &raw mut zero => *mut u64)
+    }
+
     /// # Errors
     /// The error code that the driver returns.
     pub fn allocate_from_pool(&self, pool: usize, bytes: usize) -> Answer<u64> {

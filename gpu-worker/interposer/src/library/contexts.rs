@@ -64,6 +64,8 @@ impl Process {
         let mut memory = self.memory();
         let fixed_bytes = memory.fixed_bytes();
         let freed = memory.forget(context);
+        self.pools
+            .retain(|address| memory.context_of(address).is_some());
         self.report_shrank(freed);
         if memory.fixed_bytes() != fixed_bytes {
             self.report_fixed(&memory);

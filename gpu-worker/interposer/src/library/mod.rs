@@ -318,9 +318,12 @@ impl Process {
     }
 
     /// Allocates in the order of a stream, and immediately reuses memory that was freed in that order.
-    fn allocate_in_order(&self, bytes: u64, stream: Stream) -> Result<u64, Code> {
+    /// Allocates from a movable pool.
+    fn allocate_in_order(&self, bytes: u64, pool: usize, stream: Stream) -> Result<u64, Code> {
         let reused = StreamOrder::of(stream).and_then(|order| self.memory().reuse(bytes, order));
-        reused.map_or_else(|| self.allocate(bytes), Ok)
+        let address = reused.map_or_else(|| self.allocate(bytes), Ok)?;
+        self.pools.allocated(pool, address, bytes);
+        Ok(address)
     }
 
     /// Allocates for the calling thread's context. Errors are the driver's codes.
@@ -405,6 +408,7 @@ impl Process {
         let Some(context) = memory.context_of(address) else {
             return false;
         };
+        self.pools.freed(address);
         if self.captures.any() {
             memory.free_later(address);
             return true;
@@ -428,6 +432,7 @@ impl Process {
         if self.captures.has(stream) || self.memory().context_of(address).is_none() {
             return false;
         }
+        self.pools.freed(address);
         let order = StreamOrder::of(stream);
         let mut memory = self.memory();
         match order {

@@ -138,6 +138,14 @@ impl Client {
                     driver.allocate_from_pool(pool, bytes)
                 })
             }
+            ["pool-bytes", kind, place] => {
+                let pool = driver.default_pool(number(kind)? as i32, number(place)? as i32)?;
+                driver.pool_bytes(pool).map(|bytes| format!("{bytes:?}"))
+            }
+            ["reset-pool", kind, place] => {
+                let pool = driver.default_pool(number(kind)? as i32, number(place)? as i32)?;
+                nothing(driver.reset_pool(pool))
+            }
             ["import", bytes] => driver
                 .import(number(bytes)?)
                 .map(|memory| memory.to_string()),

@@ -179,6 +179,31 @@ fn a_pool_s_memory_lies_where_the_pool_says() {
 }
 
 #[test]
+fn a_program_reads_how_much_of_a_pool_it_uses() {
+    const DEFAULT: &str = "1 1";
+    let mut world = World::new(64 * MIB);
+    let mut client = world.client();
+    let mut uses = |commands: &[&str], now: u64, most: u64| {
+        for command in commands {
+            client.does(command);
+        }
+        let used = client.does(&format!("pool-bytes {DEFAULT}"));
+        let expected = [now, most, now, most].map(|number| number * MIB);
+        assert_eq!(used, format!("{expected:?}"), "{commands:?}");
+    };
+    let bytes = 8 * MIB;
+    uses(&[&format!("allocate other {bytes}")], 0, 0);
+    let from_pool = format!("allocate-from-pool default {DEFAULT} a {bytes}");
+    uses(&[&from_pool], 8, 8);
+    uses(&[&format!("allocate-in-order b {bytes}")], 16, 16);
+    uses(&["free-in-order a"], 8, 16);
+    uses(&[&format!("allocate-in-order c {bytes}")], 16, 16);
+    uses(&["free b", "free other"], 8, 16);
+    uses(&[&format!("reset-pool {DEFAULT}")], 8, 8);
+    uses(&["free-in-order c"], 0, 8);
+}
+
+#[test]
 fn an_error_of_the_driver_is_the_allocation_s_and_memory_that_comes_late_is_waited_for() {
     let mut world = World::new(64 * MIB);
     let token = world.admit(None);

@@ -143,6 +143,7 @@ driver! {
     fn graph_mem_attribute(device: c_int, attribute: c_int, value: *mut u64) = cuDeviceGetGraphMemAttribute;
     fn device_uuid(uuid: *mut [u8; 16], device: c_int) = cuDeviceGetUuid;
     fn device_total_mem(bytes: *mut usize, device: c_int) = cuDeviceTotalMem_v2;
+    fn device_get_mem_pool(pool: *mut usize, device: c_int) = cuDeviceGetMemPool;
     fn ctx_get_current(context: *mut usize) = cuCtxGetCurrent;
     fn ctx_get_device(device: *mut c_int) = cuCtxGetDevice;
     fn ctx_push_current(context: usize) = cuCtxPushCurrent_v2;
@@ -259,6 +260,13 @@ pub(in super::super) fn uuid(device: c_int) -> u128 {
     let mut uuid = [0; 16];
     device_uuid(&raw mut uuid, device);
     u128::from_be_bytes(uuid)
+}
+
+/// The pool of allocations that name none.
+pub(in super::super) fn pool_in_use() -> usize {
+    let mut pool = 0;
+    device_get_mem_pool(&raw mut pool, ONLY_DEVICE);
+    pool
 }
 
 /// Free memory of this context's GPU, whichever processes use the rest.

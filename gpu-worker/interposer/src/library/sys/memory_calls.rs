@@ -39,11 +39,11 @@ wrap! {
     }
 
     fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: usize) |driver| {
-        allocate_in_order(address, bytes, Stream(stream), driver)
+        allocate_in_order(address, bytes, driver::pool_in_use(), Stream(stream), driver)
     }
 
     fn cuMemAllocAsync_ptsz(address: *mut u64, bytes: usize, stream: usize) |driver| {
-        allocate_in_order(address, bytes, own_default(stream), driver)
+        allocate_in_order(address, bytes, driver::pool_in_use(), own_default(stream), driver)
     }
 
     fn cuMemFree_v2(address: u64) |driver| {
@@ -247,6 +247,7 @@ fn is_ours(is_nonsense: bool) -> bool {
 pub(super) fn allocate_in_order(
     address: *mut u64,
     bytes: usize,
+    pool: usize,
     stream: Stream,
     driver: impl FnOnce() -> Code,
 ) -> Code {
@@ -254,7 +255,12 @@ pub(super) fn allocate_in_order(
         return driver();
     }
     // SAFETY: the caller passes valid arguments, and it is not null.
-    unsafe { give(address, PROCESS.allocate_in_order(bytes as u64, stream)) }
+    unsafe {
+        give(
+            address,
+            PROCESS.allocate_in_order(bytes as u64, pool, stream),
+        )
+    }
 }
 
 fn ending(stream: usize, driver: impl FnOnce() -> Code) -> Code {

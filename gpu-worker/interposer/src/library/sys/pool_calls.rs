@@ -27,6 +27,24 @@ wrap! {
         driver()
     }
 
+    fn cuMemPoolGetAttribute(pool: usize, attribute: c_int, value: *mut c_void) |driver| {
+        let code = driver();
+        if code == SUCCESS && let Some(bytes) = bytes_of(pool, attribute) {
+            // SAFETY: the driver has just written a number of bytes there.
+            unsafe { *value.cast::<u64>() += bytes };
+        }
+        code
+    }
+
+    fn cuMemPoolSetAttribute(pool: usize, attribute: c_int, value: *mut c_void) |driver| {
+        let _ = value;
+        let code = driver();
+        if code == SUCCESS && matches!(attribute, MOST_RESERVED | MOST_USED) {
+            PROCESS.pools.reset_most(pool);
+        }
+        code
+    }
+
     fn cuMemPoolImportFromShareableHandle(
         pool: *mut usize, handle: *mut c_void, kind: c_int, flags: u64
     ) |driver| {
@@ -48,6 +66,21 @@ wrap! {
 
     fn cuMemAllocFromPoolAsync_ptsz(address: *mut u64, bytes: usize, pool: usize, stream: usize) |driver| {
         allocate_from(pool, own_default(stream), address, bytes, driver)
+    }
+}
+
+const RESERVED: c_int = 5;
+const MOST_RESERVED: c_int = 6;
+const USED: c_int = 7;
+const MOST_USED: c_int = 8;
+
+/// What the driver does not count in a pool's attribute. Freed memory is not reserved for the pool, because all
+/// allocations may use it.
+fn bytes_of(pool: usize, attribute: c_int) -> Option<u64> {
+    match attribute {
+        RESERVED | USED => Some(PROCESS.pools.used(pool).now),
+        MOST_RESERVED | MOST_USED => Some(PROCESS.pools.used(pool).most),
+        _ => None,
     }
 }
 
@@ -102,7 +135,7 @@ fn allocate_from(
     driver: impl Fn() -> Code,
 ) -> Code {
     match PROCESS.pools.place_of(pool) {
-        Place::Movable => allocate_in_order(address, bytes, stream, driver),
+        Place::Movable => allocate_in_order(address, bytes, pool, stream, driver),
         // Memory that is allocated in a capture belongs to the graph.
         Place::Fixed if !PROCESS.captures.has(stream) => fixed(address, bytes as u64, driver),
         Place::Fixed | Place::Host => driver(),
