@@ -5,7 +5,7 @@
 //!
 //! **Invariant:** between marks a submission costs one addition and no lock.
 
-use super::sys::driver::{Context, Event, Stream};
+use super::sys::driver::{self, Context, Event, Stream};
 use std::{
     collections::VecDeque,
     sync::{
@@ -84,6 +84,14 @@ impl Window {
         if let Some(event) = Event::record_again(spare, stream) {
             marks.outstanding.push_back(event);
         }
+        if marks.outstanding.len() > 2 {
+            // Another thread may have begun a capture meanwhile.
+            driver::beside_captures(|| self.wait(&mut marks));
+        }
+    }
+
+    /// Waits until the GPU is two marks behind.
+    fn wait(&self, marks: &mut Marks) {
         while marks.outstanding.len() > 2 {
             let oldest = marks.outstanding.pop_front().expect("there are three");
             if oldest.is_reached() {

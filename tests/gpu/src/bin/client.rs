@@ -184,6 +184,7 @@ impl Client {
             ["launch", kernel, count] => self.launch(kernel, number(count)?),
             ["calls-of-launches", count] => self.calls_of_launches(number(count)?),
             ["launch-aside", kernel, count] => self.launch_aside(kernel, number(count)?),
+            ["launched-aside"] => Ok(ASIDE.load(SeqCst).to_string()),
             ["wait-for-value", name, value] => nothing(driver.wait_for_value(
                 self.stream,
                 self.buffer(name)?.address,

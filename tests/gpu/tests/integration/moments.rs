@@ -64,6 +64,23 @@ fn a_lease_ends_though_its_work_waits_for_a_thread_at_the_gate() {
 }
 
 #[test]
+fn threads_that_wait_for_the_gpu_do_not_disturb_a_capture_that_begins_meanwhile() {
+    let mut world = World::new(64 * MIB);
+    let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+    hand.grant();
+    world.machine.hold().unwrap();
+    client.does("launch held 1");
+    for _ in 0..4 {
+        client.does("launch-aside nothing 1000");
+    }
+    assert!(eventually(|| world.machine.waiting().unwrap() > 0));
+    client.does("begin-capture");
+    world.machine.let_go().unwrap();
+    assert!(eventually(|| client.does("launched-aside") == "4000"));
+    client.does("end-capture");
+}
+
+#[test]
 fn a_process_that_exits_reports_no_fault() {
     let mut world = World::new(64 * MIB);
     let (mut hand, mut client) = Hand::with_client(&mut world, &[]);

@@ -313,7 +313,7 @@ impl Drop for Client {
 /// Longer than anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(crate) fn eventually(condition: impl Fn() -> bool) -> bool {
+pub(crate) fn eventually(mut condition: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + PATIENCE;
     while !condition() {
         if Instant::now() > until {

@@ -332,10 +332,21 @@ pub(in super::super) fn is_capturing(stream: Stream) -> bool {
     stream_is_capturing(stream.0, &raw mut status) == SUCCESS && status != 0
 }
 
+const RELAXED: c_int = 2;
+
 /// From now on, the calling thread never disturbs a capture of another thread.
 pub(in super::super) fn relax_captures() {
-    let mut relaxed = 2;
-    thread_exchange_capture_mode(&raw mut relaxed);
+    let mut mode = RELAXED;
+    thread_exchange_capture_mode(&raw mut mode);
+}
+
+/// Calls `work`, which disturbs no capture of another thread.
+pub(in super::super) fn beside_captures<T>(work: impl FnOnce() -> T) -> T {
+    let mut mode = RELAXED;
+    thread_exchange_capture_mode(&raw mut mode);
+    let result = work();
+    thread_exchange_capture_mode(&raw mut mode);
+    result
 }
 
 /// Waits until the calling thread's context has nothing to do.
