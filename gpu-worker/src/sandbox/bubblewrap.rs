@@ -5,16 +5,9 @@
 //! **Invariant:** a session sees a file of the machine only if [`View`] or the administrator names it.
 
 use super::{
-    Carrier, Gate, INSIDE, Image, Limits, Needs, NetworkChoice, PROCESS_LIMIT, SandboxError,
-    Wrapped,
-    devices::Devices,
-    egress::Egress,
-    filter, find,
-    groups::{Controller, Groups},
-    inherit, probe,
-    python::Pythons,
-    sys::join,
-    view::View,
+    Carrier, Gate, INSIDE, Image, Limits, Needs, NetworkChoice, SandboxError, Wrapped,
+    devices::Devices, egress::Egress, filter, find, groups::Groups, inherit, probe,
+    python::Pythons, sys::join, view::View,
 };
 use crate::Config;
 use std::{
@@ -130,9 +123,7 @@ impl Bubblewrap {
         });
         Self::set_variables(command);
         command.env(INSIDE.0, INSIDE.1);
-        if !self.groups.has(Controller::Processes) {
-            command.env(PROCESS_LIMIT, self.limits.processes.to_string());
-        }
+        self.limits.set_process_limit(command, &self.groups);
         Ok(Inside { view, mirror })
     }
 

@@ -8,11 +8,10 @@
 //! **Invariant:** no session starts on a system that does not support all of the [`RULES`].
 
 use super::{
-    CONFINEMENT, Group, Guard, Limits, Needs, NetworkChoice, PROCESS_LIMIT, SandboxError, Scratch,
-    Variable,
+    CONFINEMENT, Group, Guard, Limits, Needs, NetworkChoice, SandboxError, Scratch, Variable,
     devices::Devices,
     filter::{self, Isolation},
-    groups::{Controller, Groups},
+    groups::Groups,
     inherit, probe,
     python::Pythons,
     view::{May, View},
@@ -182,9 +181,7 @@ impl Landlock {
         for folder in scratch.writable() {
             view.writable(&folder, &folder);
         }
-        if !self.groups.has(Controller::Processes) {
-            command.env(PROCESS_LIMIT, self.limits.processes.to_string());
-        }
+        self.limits.set_process_limit(command, &self.groups);
         Ok(Confined { view, scratch })
     }
 
