@@ -18,7 +18,7 @@ IMPURE = {"axum", "hyper", "nix", "reqwest", "rusqlite", "sqlx", "tokio", "traci
 
 # Each layer uses only those before it, and no crate of its own layer.
 LAYERS = (
-    "humanize interposer jupyter-client removal",
+    "charts humanize interposer jupyter-client removal",
     "protocol",
     "chunks scheduling",
     "broker-queue environments plan transport",
