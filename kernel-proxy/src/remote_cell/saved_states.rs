@@ -7,8 +7,8 @@
 //! **Invariant:** once the shim has `Released`, the kernel's memory is no longer read.
 
 use super::{
-    CONNECT_PATIENCE, RemoteCells, failure,
-    link::{Status, describe},
+    CONNECT_PATIENCE, failure,
+    link::{Link, Status, describe},
     session_state::SessionState,
     transfer::{self, Transfer},
 };
@@ -57,10 +57,18 @@ enum Stop {
     Shim(FrameError),
 }
 
-impl RemoteCells {
+/// What the requests use of the notebook's cells.
+pub(crate) struct SavedStates<'cells> {
+    pub(super) link: &'cells mut Link,
+    pub(super) transfer: &'cells Transfer,
+    /// The notebook's name.
+    pub(super) notebook: &'cells str,
+}
+
+impl SavedStates<'_> {
     /// Carries out the request and answers the shim. Returns the message that the shim sent instead of waiting.
-    pub(crate) async fn on_state_request(
-        &mut self,
+    pub(crate) async fn on_request(
+        self,
         call: CallId,
         request: StateRequest,
         reader: &mut ShimReader,
@@ -70,14 +78,13 @@ impl RemoteCells {
         let changes =
             reads_memory || matches!(request, StateRequest::Delete(_) | StateRequest::Discard(_));
         self.link.wake().await;
-        let transfer = self.transfer.clone();
-        let notebook = Some(self.naming.notebook.clone()).filter(|name| !name.is_empty());
+        let notebook = Some(self.notebook.to_owned()).filter(|name| !name.is_empty());
         let cancel = CancellationToken::new();
         let done = {
-            let connected = self.connected();
+            let connected = connected(self.link);
             let work = async {
                 let chunks = unless_cancelled(&cancel, connected).await??;
-                act(call, request, notebook, &transfer, &chunks, &cancel).await
+                act(call, request, notebook, self.transfer, &chunks, &cancel).await
             };
             tokio::pin!(work);
             tokio::select! {
@@ -137,31 +144,31 @@ impl RemoteCells {
         writer.send(&failed).await?;
         Ok(next)
     }
+}
 
-    /// Waits for the broker, unless further attempts cannot succeed.
-    fn connected(&mut self) -> impl Future<Output = Result<ChunkClient, Stop>> + '_ {
-        let since = Instant::now();
-        async move {
-            loop {
-                let reason = match self.link.status() {
-                    Status::Up(transports) => return Ok(transports.chunks),
-                    Status::Down { reason } => reason,
-                    Status::Unable { reason } => Some(reason),
-                    Status::Refused(obstacle) => {
-                        return Err(Stop::Failed {
-                            value: failure::cannot_use(&obstacle),
-                            hint: Some(obstacle.hint.to_owned()),
-                        });
-                    }
-                };
-                let left = CONNECT_PATIENCE.saturating_sub(since.elapsed());
-                let changed = tokio::time::timeout(left, self.link.status_changed()).await;
-                if changed.is_err() {
+/// Waits for the broker, unless further attempts cannot succeed.
+fn connected(link: &mut Link) -> impl Future<Output = Result<ChunkClient, Stop>> + '_ {
+    let since = Instant::now();
+    async move {
+        loop {
+            let reason = match link.status() {
+                Status::Up(transports) => return Ok(transports.chunks),
+                Status::Down { reason } => reason,
+                Status::Unable { reason } => Some(reason),
+                Status::Refused(obstacle) => {
                     return Err(Stop::Failed {
-                        value: failure::no_answer(reason.as_deref()),
-                        hint: None,
+                        value: failure::cannot_use(&obstacle),
+                        hint: Some(obstacle.hint.to_owned()),
                     });
                 }
+            };
+            let left = CONNECT_PATIENCE.saturating_sub(since.elapsed());
+            let changed = tokio::time::timeout(left, link.status_changed()).await;
+            if changed.is_err() {
+                return Err(Stop::Failed {
+                    value: failure::no_answer(reason.as_deref()),
+                    hint: None,
+                });
             }
         }
     }
