@@ -217,16 +217,16 @@ mod tests {
 
     #[test]
     fn axes_have_round_numbers() {
-        let told = |end: f64| {
+        let shown = |end: f64| {
             ticks(end)
                 .into_iter()
                 .map(number)
                 .collect::<Vec<_>>()
                 .join(" ")
         };
-        assert_eq!(told(1.0), "0 0.2 0.4 0.6 0.8 1");
-        assert_eq!(told(40.0), "0 10 20 30 40");
-        assert_eq!(told(137.0), "0 20 40 60 80 100 120");
+        assert_eq!(shown(1.0), "0 0.2 0.4 0.6 0.8 1");
+        assert_eq!(shown(40.0), "0 10 20 30 40");
+        assert_eq!(shown(137.0), "0 20 40 60 80 100 120");
     }
 
     #[test]
