@@ -22,7 +22,7 @@ use crate::{
     context::Context,
     gpu, host_memory,
     life_end::LifeEnd,
-    line::{Line, LineEvent},
+    link::{Link, LinkEvent},
     preparation,
     report::Report,
     status::Status,
@@ -58,7 +58,7 @@ pub(crate) struct Agent {
     worker: WorkerId,
     devices: Vec<Device>,
     machine: Machine,
-    line: Line,
+    link: Link,
     jobs: Jobs,
     notebooks: Notebooks,
     /// Whether the worker is leaving. If so, it accepts no new jobs.
@@ -76,7 +76,7 @@ pub(crate) struct Agent {
 }
 
 enum Event {
-    Broker(Result<LineEvent, LinkError>),
+    Broker(Result<LinkEvent, LinkError>),
     Report(Report),
     LoadDue,
     /// A session waits for a GPU that other sessions hold.
@@ -107,7 +107,7 @@ impl Agent {
         let mut waiting = context.sharing.waiting();
         let (reports, mut reported) = mpsc::unbounded_channel();
         let mut agent = Self {
-            line: Line::new(context.config.dial.clone()),
+            link: Link::new(context.config.dial.clone()),
             worker: context.config.id,
             jobs: Jobs::new(reports.clone()),
             notebooks: Notebooks::new(Arc::clone(&context), reports.clone()),
@@ -135,7 +135,7 @@ impl Agent {
             let drains_at = agent.drains_at();
             let idle_exit = agent.idle_exit_at();
             let event = tokio::select! {
-                message = agent.line.receive() => Event::Broker(message),
+                message = agent.link.receive() => Event::Broker(message),
                 Some(report) = reported.recv() => Event::Report(report),
                 _ = load.tick() => Event::LoadDue,
                 Ok(()) = waiting.changed() => Event::GpuWanted,
@@ -151,8 +151,8 @@ impl Agent {
             match event {
                 Event::Broker(message) => {
                     match message.context("The broker does not accept this worker")? {
-                        LineEvent::Opened => agent.line.send_hello(&agent.hello()).await,
-                        LineEvent::Message(message) => agent.on_broker(*message).await?,
+                        LinkEvent::Opened => agent.link.send_hello(&agent.hello()).await,
+                        LinkEvent::Message(message) => agent.on_broker(*message).await?,
                     }
                 }
                 Event::Report(report) => agent.on_report(report).await,
@@ -161,13 +161,13 @@ impl Agent {
                     agent.last_used = Instant::now();
                     let environments = agent.context.environments.offered();
                     let offered = FromWorker::Environments { environments };
-                    agent.line.send(&offered).await;
+                    agent.link.send(&offered).await;
                 }
                 Event::CullDue => agent.cull().await,
                 Event::Recovered => {
                     if agent.failing.take().is_some() {
                         tracing::info!("Sessions can start here again");
-                        agent.line.send(&FromWorker::Recovered {}).await;
+                        agent.link.send(&FromWorker::Recovered {}).await;
                     }
                 }
                 Event::GpuWanted => agent.make_room().await,
@@ -192,7 +192,7 @@ impl Agent {
                 Event::LeaveDue => agent.end_cells().await,
             }
             agent.hand_over();
-            agent.jobs.send_events(&mut agent.line).await;
+            agent.jobs.send_events(&mut agent.link).await;
             agent.publish_status();
         }
         drop(preparing);
@@ -295,7 +295,7 @@ impl Agent {
             ToWorker::LockWanted { environment } => {
                 if let Some(lock) = self.context.environments.lock(&environment) {
                     let lock = FromWorker::Lock { environment, lock };
-                    self.line.send(&lock).await;
+                    self.link.send(&lock).await;
                 }
             }
             ToWorker::StayUntil { at_ms } => {
@@ -348,7 +348,7 @@ impl Agent {
             Report::TrialFailed(why) => {
                 if self.failing.as_ref() != Some(&why) {
                     self.failing = Some(why.clone());
-                    self.line.send(&FromWorker::Failing { why }).await;
+                    self.link.send(&FromWorker::Failing { why }).await;
                 }
             }
             Report::Notebook {
@@ -398,7 +398,7 @@ impl Agent {
         if now != *before {
             let Sessions { warm, keeping } = now;
             let sessions = FromWorker::Sessions { warm, keeping };
-            self.line.send(&sessions).await;
+            self.link.send(&sessions).await;
         }
     }
 
@@ -410,14 +410,14 @@ impl Agent {
             jobs: self.jobs.memory_bytes(),
             gpus: self.context.reading.borrow().gpus.clone(),
         };
-        self.line.send(&load).await;
+        self.link.send(&load).await;
         let zygotes = &self.context.zygotes;
         zygotes.make_room(host_memory::available_bytes());
     }
 
     fn publish_status(&self) {
         let new = Status {
-            connected: self.line.is_open(),
+            connected: self.link.is_open(),
             cells: self.jobs.unfinished(),
             leaving: self.leave.has_begun(),
             trying: false,
@@ -483,8 +483,8 @@ impl Agent {
     /// Sends pending events first, because on `Drain` the broker gives all jobs that have not started to other
     /// workers.
     async fn report_drained(&mut self) {
-        self.jobs.send_events(&mut self.line).await;
-        self.line.send(&FromWorker::Drain {}).await;
+        self.jobs.send_events(&mut self.link).await;
+        self.link.send(&FromWorker::Drain {}).await;
     }
 
     /// Ends the running cells.
@@ -510,7 +510,7 @@ impl Agent {
     /// Ends all sessions.
     async fn end(self) {
         self.jobs.end();
-        self.line.close().await;
+        self.link.close().await;
         self.notebooks.end().await;
     }
 }

@@ -11,10 +11,10 @@
 mod arbitration;
 mod bypasses;
 mod connection;
+mod exclusive;
 mod hardware;
 mod mode;
 mod monitor;
-mod places;
 mod program;
 mod shared;
 pub mod sleep;
@@ -36,6 +36,7 @@ use tokio::{
     time::timeout,
 };
 
+pub(crate) use self::exclusive::{ExclusiveGpu, ExclusiveGpus};
 pub use self::hardware::{Hardware, Slice};
 pub use self::mode::GpuMode;
 pub(crate) use self::mode::{Part, Sharing, session_memory};
@@ -43,7 +44,6 @@ pub(crate) use self::monitor::{CUDA_VISIBLE_DEVICES, lost};
 pub use self::monitor::{
     MONITORING, Monitored, Reading, each, gpus, monitor, slices, smallest_slice,
 };
-pub(crate) use self::places::{Place, Places};
 pub(crate) use self::program::ProgramError;
 pub use self::timeshare::{driver_is_here, try_time_sharing};
 pub(crate) use self::{shared::Membership, timeshare::Timeshare};

@@ -132,8 +132,8 @@ async fn attempt(
             let lock = read_lock(path)?;
             let built = built(context, &config.name, &lock).await?;
             locked = Some((digest(&lock), lock));
-            let python = built.place().python();
-            if !held.iter().any(|held| held.place() == built.place()) {
+            let python = built.folder().python();
+            if !held.iter().any(|held| held.folder() == built.folder()) {
                 held.push(built);
             }
             python
@@ -203,13 +203,13 @@ async fn built(context: &Context, name: &str, lock: &Lock) -> anyhow::Result<Hel
             Taken::Complete(held) => return Ok(held),
             Taken::Empty(vacant) => {
                 tracing::info!("Building the environment {name} from its lock");
-                let work = vacant.place().work();
+                let work = vacant.folder().work();
                 let runner = BuildRunner {
                     context,
                     python: own,
                     work: &work,
                 };
-                build(&builder, lock, vacant.place(), &runner).await?;
+                build(&builder, lock, vacant.folder(), &runner).await?;
                 vacant.complete()?;
             }
         }

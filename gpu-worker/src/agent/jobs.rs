@@ -2,7 +2,7 @@
 
 use crate::{
     job::{EndGuard, Job},
-    line::Line,
+    link::Link,
     questions::Questions,
     report::{EventSink, Report},
 };
@@ -224,9 +224,9 @@ impl Jobs {
         }
     }
 
-    pub(super) async fn send_events(&mut self, line: &mut Line) {
+    pub(super) async fn send_events(&mut self, link: &mut Link) {
         for (job, assignment) in &mut self.assignments {
-            while line.is_open()
+            while link.is_open()
                 && let Some((first, events)) = assignment.outbox.next_batch()
             {
                 let message = FromWorker::Events {
@@ -235,7 +235,7 @@ impl Jobs {
                     first,
                     events,
                 };
-                line.send(&message).await;
+                link.send(&message).await;
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::{
     Config,
     batch::LARGEST_OUTPUT_BYTES,
     disk::Disk,
-    gpu::{Hardware, Place, Sharing},
+    gpu::{ExclusiveGpu, Hardware, Sharing},
     mirror::SessionMirror,
     packages::SessionPackages,
     processes,
@@ -72,7 +72,7 @@ pub(crate) struct StartRequest<'a> {
     pub(crate) mirror: Option<SessionMirror>,
     /// How sessions of this worker share its GPUs.
     pub(crate) sharing: &'a Sharing,
-    pub(crate) place: Option<Place>,
+    pub(crate) exclusive: Option<ExclusiveGpu>,
     pub(crate) account: u64,
     pub(crate) config: &'a Config,
     /// Forks the session; `None` starts a fresh Python.
@@ -94,7 +94,7 @@ pub(crate) async fn start(mut request: StartRequest<'_>) -> Result<Session, Star
         .sharing
         .join(
             request.account,
-            request.place.take(),
+            request.exclusive.take(),
             &mut command,
             folder.path(),
         )

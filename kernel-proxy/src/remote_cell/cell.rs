@@ -66,7 +66,7 @@ pub(super) struct RemoteCell<'a> {
 }
 
 /// Where the output of a cell appears.
-struct Place {
+struct OutputTarget {
     parent: ParentCell,
     captured: bool,
     quiet: bool,
@@ -116,12 +116,12 @@ impl<'a> RemoteCell<'a> {
             silent: run.silent || is_callback,
             background: job.kind == JobKind::Background,
         };
-        let place = Place {
+        let target = OutputTarget {
             parent,
             captured: run.captured,
             quiet: run.quiet || run.silent,
         };
-        Self::at(place, job, run.call, reader, writer)
+        Self::at(target, job, run.call, reader, writer)
     }
 
     /// What the broker and the worker get, apart from state and folder.
@@ -159,7 +159,7 @@ impl<'a> RemoteCell<'a> {
             silent: false,
             background: false,
         };
-        let place = Place {
+        let target = OutputTarget {
             parent,
             captured: attach.captured,
             quiet: false,
@@ -169,11 +169,11 @@ impl<'a> RemoteCell<'a> {
             kind: JobKind::Background,
             group: None,
         };
-        Self::at(place, job, attach.call, reader, writer)
+        Self::at(target, job, attach.call, reader, writer)
     }
 
     fn at(
-        place: Place,
+        target: OutputTarget,
         ClientJob {
             id: job,
             kind,
@@ -187,11 +187,11 @@ impl<'a> RemoteCell<'a> {
             job,
             kind,
             group,
-            parent: place.parent,
-            captured: place.captured,
+            parent: target.parent,
+            captured: target.captured,
             call,
             began: Instant::now(),
-            status_line: StatusLine::new(format!("baton-{job}"), place.quiet),
+            status_line: StatusLine::new(format!("baton-{job}"), target.quiet),
             is_stored: false,
             worker: None,
             session_before: None,

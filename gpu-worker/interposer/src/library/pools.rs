@@ -10,7 +10,7 @@ use std::{
 
 /// Where a pool's memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Residency {
     /// On the GPU; it can move.
     Movable,
     /// On the GPU; it cannot move.
@@ -19,7 +19,7 @@ pub(super) enum Place {
     Host,
 }
 
-pub(super) struct Pools(Mutex<BTreeMap<usize, Place>>);
+pub(super) struct Pools(Mutex<BTreeMap<usize, Residency>>);
 
 impl Pools {
     pub(super) const fn new() -> Self {
@@ -27,19 +27,22 @@ impl Pools {
     }
 
     /// The device's own pools are movable. They are not listed, because no program creates them.
-    pub(super) fn place_of(&self, pool: usize) -> Place {
-        self.places().get(&pool).copied().unwrap_or(Place::Movable)
+    pub(super) fn residency_of(&self, pool: usize) -> Residency {
+        self.residencies()
+            .get(&pool)
+            .copied()
+            .unwrap_or(Residency::Movable)
     }
 
-    pub(super) fn insert(&self, pool: usize, place: Place) {
-        self.places().insert(pool, place);
+    pub(super) fn insert(&self, pool: usize, residency: Residency) {
+        self.residencies().insert(pool, residency);
     }
 
     pub(super) fn remove(&self, pool: usize) {
-        self.places().remove(&pool);
+        self.residencies().remove(&pool);
     }
 
-    fn places(&self) -> MutexGuard<'_, BTreeMap<usize, Place>> {
+    fn residencies(&self) -> MutexGuard<'_, BTreeMap<usize, Residency>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
