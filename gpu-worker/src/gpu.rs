@@ -153,6 +153,23 @@ pub struct Usage {
     pub bypassed: bool,
 }
 
+impl Usage {
+    fn moved(&mut self, bytes: u64, nanoseconds: u64) {
+        self.moved_bytes = self.moved_bytes.saturating_add(bytes);
+        self.moving = self
+            .moving
+            .saturating_add(Duration::from_nanos(nanoseconds));
+    }
+
+    fn pinned_in_moves(&mut self, bytes: u64) {
+        self.pinned_in_moves_bytes = self.pinned_in_moves_bytes.saturating_add(bytes);
+    }
+
+    fn pinned_ahead(&mut self, bytes: u64) {
+        self.pinned_ahead_bytes = self.pinned_ahead_bytes.saturating_add(bytes);
+    }
+}
+
 impl Gpu {
     /// `settings` computes the arbiter's settings from the GPU memory in bytes that the first session reports. If
     /// the driver's monitoring is available, later reports of free memory are checked against it.

@@ -4,7 +4,7 @@
 use crate::{
     context::Context,
     environments::{EnvironmentConfig, EnvironmentSource, Environments},
-    sandbox::{Image, SandboxError, install_bare},
+    sandbox::{Image, SandboxError, install, install_bare},
 };
 use anyhow::Context as _;
 use baton_environments::{
@@ -229,7 +229,7 @@ impl Runner for BuildRunner<'_> {
         let config = &self.context.config;
         match &self.context.sandbox {
             Some(sandbox) => {
-                let installed = sandbox.install(config, self.python, self.work, step);
+                let installed = install(sandbox, config, self.python, self.work, step);
                 let installed = installed.await;
                 installed.map_err(|error| BuildError::Runner(error.to_string()))
             }

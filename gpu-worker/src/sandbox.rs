@@ -36,11 +36,11 @@ use std::{
 use tokio::process::Command;
 
 pub(crate) use self::bubblewrap::{Bubblewrap, Inside};
-pub(crate) use self::build::install_bare;
+pub(crate) use self::build::{install, install_bare};
 pub(crate) use self::confinement::{Confined, Landlock};
 pub(crate) use self::egress::{Carrier, Gate};
 pub(crate) use self::groups::Group;
-pub(crate) use self::guard::{Guard, guarded};
+pub(crate) use self::guard::{Guard, guarded, without_guard};
 pub(crate) use self::holder::{Entrance, Holder, ReadOnly};
 pub(crate) use self::image::Image;
 pub(crate) use self::outermost::Outermost;

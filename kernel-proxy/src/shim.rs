@@ -99,51 +99,15 @@ async fn serve_connection(
             },
             FromNotebook::OutputWanted { call } => cells.replay_output(call, writer).await?,
             FromNotebook::Applied { call, error } => cells.on_deferred_applied(call, error).await,
-            FromNotebook::SaveState {
-                call,
-                name,
-                about,
-                state,
-            } => {
-                let request = StateRequest::Save(name, Box::new((about, state)));
-                next = cells
-                    .saved_states()
-                    .on_request(call, request, reader, writer)
-                    .await?;
-            }
-            FromNotebook::LoadState { call, name } => {
-                next = cells
-                    .saved_states()
-                    .on_request(call, StateRequest::Load(name), reader, writer)
-                    .await?;
-            }
-            FromNotebook::ListStates { call } => {
-                next = cells
-                    .saved_states()
-                    .on_request(call, StateRequest::List, reader, writer)
-                    .await?;
-            }
-            FromNotebook::DeleteState { call, name } => {
-                next = cells
-                    .saved_states()
-                    .on_request(call, StateRequest::Delete(name), reader, writer)
-                    .await?;
-            }
             FromNotebook::Ending { call } => cells.on_ending(call, writer).await?,
-            FromNotebook::ListJobs { call } => {
-                next = cells
-                    .saved_states()
-                    .on_request(call, StateRequest::Jobs, reader, writer)
-                    .await?;
-            }
-            FromNotebook::DiscardJob { call, job } => {
-                next = cells
-                    .saved_states()
-                    .on_request(call, StateRequest::Discard(job), reader, writer)
-                    .await?;
-            }
             FromNotebook::Attach(wanted) => next = attach(cells, wanted, reader, writer).await?,
-            stale => tracing::debug!(?stale, "Ignored a message about a finished cell"),
+            message => match StateRequest::read(message) {
+                Ok((call, request)) => {
+                    let states = cells.saved_states();
+                    next = states.on_request(call, request, reader, writer).await?;
+                }
+                Err(stale) => tracing::debug!(?stale, "Ignored a message about a finished cell"),
+            },
         }
     }
 }

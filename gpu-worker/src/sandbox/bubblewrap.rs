@@ -260,7 +260,7 @@ mod tests {
 
     use super::*;
     use crate::gpu::Hardware;
-    use crate::sandbox::devices;
+    use crate::sandbox::{PreparedSandbox, devices};
 
     fn bubblewrap(devices: Devices) -> Bubblewrap {
         let limits = Limits {
@@ -303,7 +303,7 @@ mod tests {
         let printed = String::from_utf8(printed.unwrap().stdout).unwrap();
         let of_fresh: BTreeSet<_> = printed.lines().map(str::to_owned).collect();
 
-        let prepared = bubblewrap.prepare().unwrap();
+        let prepared = PreparedSandbox::start(bubblewrap).unwrap();
         let (entrance, _occupied) = prepared.occupy(bubblewrap, &inside).await.unwrap();
         let root = PathBuf::from(format!("/proc/{}/root", entrance.holder));
         let mut of_fork = BTreeSet::new();

@@ -17,7 +17,7 @@ use crate::{
     mirror::SessionMirror,
     packages::SessionPackages,
     processes,
-    sandbox::{Needs, Sandbox, SandboxError},
+    sandbox::{Needs, Sandbox, without_guard},
 };
 use baton_chunks::scanner::{self, SCANNER};
 use baton_jupyter_wire::{
@@ -152,7 +152,7 @@ pub(crate) async fn start(mut request: StartRequest<'_>) -> Result<Session, Star
         None => false,
     };
     if is_guarded && !calls_wait {
-        return Err(SandboxError::without_guard().into());
+        return Err(without_guard().into());
     }
     if let Some(mirror) = &mut request.mirror {
         mirror.started(opened.filter(|_| calls_wait));

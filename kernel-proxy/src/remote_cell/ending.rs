@@ -9,6 +9,7 @@ use super::{
     naming::Naming,
 };
 use baton_protocol::{SavedState, api};
+use baton_transport::states;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long to ask the broker. The cell has been submitted by then and loses no time.
@@ -51,11 +52,15 @@ async fn left_by_them(
 ) -> Result<Vec<String>, Stop> {
     let states = async {
         match transports.autosave {
-            true => transports.chunks.states().await.unwrap_or_default(),
+            true => states::all(&transports.chunks).await.unwrap_or_default(),
             false => Vec::new(),
         }
     };
-    let jobs = async { transports.chunks.attachable().await.unwrap_or_default() };
+    let jobs = async {
+        states::attachable(&transports.chunks)
+            .await
+            .unwrap_or_default()
+    };
     let found = async { tokio::join!(states, jobs) };
     let (states, jobs) = tokio::select! {
         found = tokio::time::timeout(PATIENCE, found) => found.unwrap_or_default(),

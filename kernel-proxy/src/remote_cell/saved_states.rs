@@ -18,7 +18,7 @@ use baton_protocol::{
     AboutState, CallId, JobId, RemoteError, SavedState,
     shim::{FromNotebook, Snapshot, ToNotebook},
 };
-use baton_transport::{ChunkClient, LinkError, TransferError, frames::FrameError};
+use baton_transport::{ChunkClient, LinkError, TransferError, frames::FrameError, states};
 use std::{future::Future, os::fd::AsFd, time::Duration};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +34,26 @@ pub(crate) enum StateRequest {
     /// The jobs of earlier kernels.
     Jobs,
     Discard(JobId),
+}
+
+impl StateRequest {
+    /// Returns the message if it is no such request.
+    pub(crate) fn read(message: FromNotebook) -> Result<(CallId, Self), Box<FromNotebook>> {
+        Ok(match message {
+            FromNotebook::SaveState {
+                call,
+                name,
+                about,
+                state,
+            } => (call, Self::Save(name, Box::new((about, state)))),
+            FromNotebook::LoadState { call, name } => (call, Self::Load(name)),
+            FromNotebook::ListStates { call } => (call, Self::List),
+            FromNotebook::DeleteState { call, name } => (call, Self::Delete(name)),
+            FromNotebook::ListJobs { call } => (call, Self::Jobs),
+            FromNotebook::DiscardJob { call, job } => (call, Self::Discard(job)),
+            other => return Err(Box::new(other)),
+        })
+    }
 }
 
 /// How long to wait after an interrupt for the broker's answer to a change.
@@ -191,11 +211,11 @@ async fn act(
             let session = SessionState::new();
             let manifest = transfer.store(session, snapshot, chunks, cancel).await?;
             let state = SavedState { about, manifest };
-            let saved = answered(cancel, chunks.save_state(&name, &state)).await?;
+            let saved = answered(cancel, states::save(chunks, &name, &state)).await?;
             ToNotebook::StateSaved { call, saved }
         }
         StateRequest::Load(name) => {
-            let SavedState { about, manifest } = chunks.load_state(&name).await?;
+            let SavedState { about, manifest } = states::load(chunks, &name).await?;
             let received = transfer::receive_chunks(manifest, Ledger::default(), chunks).await?;
             let delta = received.delta;
             let loaded = ToNotebook::StateLoaded { call, about, delta };
@@ -203,21 +223,21 @@ async fn act(
         }
         StateRequest::List => ToNotebook::States {
             call,
-            states: chunks.states().await?,
+            states: states::all(chunks).await?,
         },
         StateRequest::Delete(name) => {
-            answered(cancel, chunks.delete_state(&name)).await?;
-            let states = unless_cancelled(cancel, chunks.states()).await;
+            answered(cancel, states::delete(chunks, &name)).await?;
+            let states = unless_cancelled(cancel, states::all(chunks)).await;
             let states = states.map_err(|_| Stop::Uncertain)??;
             ToNotebook::States { call, states }
         }
         StateRequest::Jobs => ToNotebook::Jobs {
             call,
-            jobs: chunks.attachable().await?,
+            jobs: states::attachable(chunks).await?,
         },
         StateRequest::Discard(job) => {
-            answered(cancel, chunks.discard(job)).await?;
-            let jobs = unless_cancelled(cancel, chunks.attachable()).await;
+            answered(cancel, states::discard(chunks, job)).await?;
+            let jobs = unless_cancelled(cancel, states::attachable(chunks)).await;
             let jobs = jobs.map_err(|_| Stop::Uncertain)??;
             ToNotebook::Jobs { call, jobs }
         }

@@ -515,6 +515,11 @@ impl Region {
 }
 
 impl Chunk {
+    /// It is on the GPU, and has no place on the host.
+    fn lacks_place(&self) -> bool {
+        self.handle.is_some() && self.shadow.is_none()
+    }
+
     fn unback(&mut self) -> Result<(), Code> {
         let Some(handle) = self.handle.take() else {
             return Ok(());

@@ -63,10 +63,3 @@ impl Memory {
         taken
     }
 }
-
-impl Chunk {
-    /// It is on the GPU, and has no place on the host.
-    fn lacks_place(&self) -> bool {
-        self.handle.is_some() && self.shadow.is_none()
-    }
-}
