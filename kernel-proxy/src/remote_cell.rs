@@ -506,11 +506,23 @@ impl RemoteCells {
         if let Some(files) = files {
             self.files.keep(files).await;
         }
+        let session = SessionState::after(session.version, ledger);
+        self.on_applied(cell, session, finished.deferred_bytes)
+            .await;
+        Ok(())
+    }
+
+    /// The shim has applied the cell's changes.
+    async fn on_applied(
+        &mut self,
+        cell: &mut RemoteCell<'_>,
+        session: SessionState,
+        deferred_bytes: u64,
+    ) {
         cell.comms.clear();
         self.session.worker = cell.worker.take();
-        let session = SessionState::after(session.version, ledger);
         self.session.state = Some(session.clone());
-        let deferred = match finished.deferred_bytes {
+        let deferred = match deferred_bytes {
             0 => {
                 self.link.applied(cell.job).await;
                 None
@@ -522,11 +534,8 @@ impl RemoteCells {
                 cell.held.take(),
             )),
         };
-        self.session
-            .deferred
-            .replace(&mut self.link, deferred)
-            .await;
-        Ok(())
+        let before = &mut self.session.deferred;
+        before.replace(&mut self.link, deferred).await;
     }
 
     /// The shim kept everything as it was before the cell.
