@@ -42,6 +42,13 @@ pub(crate) struct JobArgument {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limit(pub(crate) Option<Duration>);
 
+impl Limit {
+    pub(crate) fn ms(self) -> Option<u64> {
+        let whole = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.0.map(whole)
+    }
+}
+
 impl FromStr for Limit {
     type Err = String;
 

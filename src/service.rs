@@ -1,6 +1,6 @@
 //! This user's broker: its folder, and how to reach it.
 
-use crate::settings::Settings;
+use crate::settings::{Settings, secrets};
 use anyhow::Context;
 use baton_protocol::{WorkerId, address::BrokerAddress};
 use baton_transport::{Dial, Token};
@@ -29,7 +29,7 @@ const POLL: Duration = Duration::from_millis(10);
 /// Where to connect: the configured broker, or else this user's own on this machine.
 pub(crate) fn dial(settings: &Settings) -> anyhow::Result<Dial> {
     let folder = RuntimeFolder::at(&settings.runtime_folder);
-    let configured = settings.token()?;
+    let configured = secrets::token(settings)?;
     Ok(match &settings.broker_address {
         Some(address) => Dial {
             address: address.clone(),

@@ -6,7 +6,7 @@
 
 mod kinds;
 mod reference;
-mod secrets;
+pub(crate) mod secrets;
 mod shown;
 mod sources;
 mod surroundings;

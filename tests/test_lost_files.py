@@ -14,8 +14,7 @@ from random import Random
 import psutil
 import pytest
 from end_to_end import Kernel, Service
-from end_to_end.restricted import need_root
-from end_to_end.service import run_binary
+from end_to_end.service import limit_descriptors, run_binary
 
 # ---- a mirror that is lost
 
@@ -278,10 +277,7 @@ def fault(name: str, mirror: Path, worker: psutil.Process) -> Callable[[], None]
                 file.write(bytes(1 << 16))
         return filling.unlink
     elif name == "without descriptors":
-        need_root("count the descriptors of a process that allows no debugger")
-        limits = worker.rlimit(psutil.RLIMIT_NOFILE)
-        worker.rlimit(psutil.RLIMIT_NOFILE, (worker.num_fds(), limits[1]))
-        return lambda: worker.rlimit(psutil.RLIMIT_NOFILE, limits) and None
+        return limit_descriptors(worker)
     elif name == "cleaned":
         for path in mirror.rglob("*"):
             if path.is_file():

@@ -220,7 +220,7 @@ ALLOWED = {
     # As in the description of the algorithm.
     "crates/chunks/src/scanner/digest.rs": {"lane"},
     # Of gpu.map; see the glossary.
-    "python-shim/baton_shim/notebook/": {"lane", "lanes", "notices"},
+    "python-shim/baton_shim/notebook/": {"lane", "lanes"},
     # Python's warnings and log records.
     "python-shim/baton_shim/surroundings/": {"notices"},
 }

@@ -18,7 +18,7 @@ IMPURE = {"axum", "hyper", "nix", "reqwest", "rusqlite", "sqlx", "tokio", "traci
 
 # Each layer uses only those before it, and no crate of its own layer.
 LAYERS = (
-    "humanize interposer jupyter-client removal",
+    "charts humanize interposer jupyter-client removal",
     "protocol",
     "chunks scheduling",
     "broker-queue environments plan transport",
@@ -134,6 +134,52 @@ def for_tests_only(source: Path) -> set[Path]:
         for name in re.findall(r"#\[cfg\([^\n]*test\b[^\n]*\)\]\n(?:pub )?mod (\w+);", path.read_text()):
             found |= {folder / name, folder / f"{name}.rs"}
     return found
+
+
+# Types whose `impl` stands in several files, and why.
+SPREAD = {
+    "broker/queue/src Dispatch": "each kind of event has a file, and any event may change all of the state",
+    "broker/store/src Store": "each kind of record has a file with its SQL",
+    "broker/src Runner": "its pools are of two kinds, and each has a file; both keep the same records",
+    "crates/scheduling/src Arbiter": "each decision has a file, and decides from all sessions together",
+    "crates/scheduling/src Settings": "the rules of leases compute with them, and need sessions, which need the levels",
+    "gpu-worker/src Arbitration": "each kind of report of a process has a file, and any may change the arbiter's state",
+    "gpu-worker/interposer/src/library Process": "the process's only state, on which the driver's calls act by subject",
+    "gpu-worker/interposer/src/library Memory": "places for memory on the host are a subject of their own",
+    "plan/src World": "the pools of a simulated fleet request machines by the state of all of it",
+}
+
+
+def outside_of_their_files(source: Path) -> set[str]:
+    """The types that have an `impl` of their own in a file that does not define them."""
+    skipped = for_tests_only(source)
+    found = set()
+    for path in source.rglob("*.rs"):
+        if {path, *path.parents} & skipped:
+            continue
+        code = without_tests(path)
+        defined = set(re.findall(r"\b(?:struct|enum|union) (\w+)", code))
+        headers = re.findall(r"^(?:unsafe )?impl\b([^{;]*)\{", code, re.M)
+        own = (re.sub(r"^<.*?> ", "", header.strip()) for header in headers if not re.search(r"\bfor\b(?!<)", header))
+        found |= {re.split(r"[<\s]", name, maxsplit=1)[0].split("::")[-1] for name in own} - defined
+    return found
+
+
+def test_an_impl_is_in_the_file_of_its_type() -> None:
+    programs = [source for source in sources() if not source.startswith(("benches/", "tests/"))]
+    found = {f"{source} {name}" for source in programs for name in outside_of_their_files(ROOT / source)}
+    assert found == SPREAD.keys()
+
+
+def test_an_impl_elsewhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "lib.rs").write_text(
+        "mod one;\n#[cfg(test)]\nmod tests;\npub struct Two<T>(T);\nimpl<T: A> Two<T> {}\n"
+    )
+    (tmp_path / "one.rs").write_text("struct One;\nimpl One {}\nimpl From<One> for Two<u8> {\n}\n")
+    (tmp_path / "tests.rs").write_text("impl Two<u8> {}\n")
+    assert outside_of_their_files(tmp_path) == set()
+    (tmp_path / "one.rs").write_text("impl<T> super::Two<T>\nwhere\n    T: A,\n{\n}\n")
+    assert outside_of_their_files(tmp_path) == {"Two"}
 
 
 def leaves(tree: str) -> Iterator[str]:

@@ -9,10 +9,12 @@
 //! Sending never waits. If a proxy's queue is full, its events are read from the store once there is room
 //! again. A full queue for any other message closes the connection; its peer reconnects and resumes.
 
+mod connections;
 mod leader_election;
 
 pub(crate) use leader_election::Leadership;
 
+use self::connections::Connections;
 use crate::{
     clock::unix_ms, in_flight::Booking, journal::Journal, metrics::Metrics, outputs::Outputs,
     quota::Quotas,
@@ -20,19 +22,17 @@ use crate::{
 use axum::body::Bytes;
 use baton_broker_queue::{
     Account, Action, Activity, Command, ConnectionId, Dispatch, Ending, Graces, Identity, NotDone,
-    Now, Observation, Overview, Severity, Unwelcome, WorkerHello, Write,
+    Now, Observation, OpenJob, Overview, Severity, Unwelcome, WorkerHello, Write,
     courses::Courses,
     pools::{ComingLessons, PoolLook, PoolsPresent},
 };
 use baton_broker_store::{Store, StoreError};
 use baton_protocol::{
-    JobId, NotebookId, Refusal,
+    JobId, NotebookId,
     api::{Allowance, AttachableJob, Course, QueueDetails},
-    encode,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
-use baton_transport::LARGEST_MESSAGE_BYTES;
 use std::{
     collections::HashMap,
     hash::{BuildHasher as _, RandomState},
@@ -41,7 +41,6 @@ use std::{
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    task::JoinSet,
     time::{Instant, MissedTickBehavior},
 };
 use tokio_util::sync::CancellationToken;
@@ -108,14 +107,24 @@ pub(crate) struct Engine {
     pub(crate) leadership: watch::Sender<Leadership>,
     /// The address at which other brokers reach this one.
     pub(crate) address: String,
-    /// Hashes an owner (or a notebook without one) into the number by which workers share GPUs.
+    /// Makes [`Self::account_number`].
     pub(crate) account_numbers: RandomState,
+}
+
+impl Engine {
+    /// The number by which workers share GPUs: a hash of the owner, or of a notebook without one.
+    fn account_number(&self, owner: &str, notebook: NotebookId) -> u64 {
+        match owner.is_empty() {
+            true => self.account_numbers.hash_one(notebook),
+            false => self.account_numbers.hash_one(owner),
+        }
+    }
 }
 
 /// Runs until it is cancelled or no sender of events is left.
 pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(), StoreError> {
     let mut pause = Duration::ZERO;
-    let mut said = String::new();
+    let mut last_error = String::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
@@ -133,27 +142,19 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
             Err(error) => {
                 engine.leadership.send_replace(Leadership::Unknown);
                 let words = error.to_string();
-                if said != words {
+                if last_error != words {
                     tracing::error!(
                         error = &error as &dyn std::error::Error,
                         "Failed to read the jobs: {words}. Retrying until it works"
                     );
-                    said = words;
+                    last_error = words;
                 }
                 pause = PAUSE;
                 continue;
             }
         };
-        said.clear();
-        let notes = Notes {
-            journal: Journal::of(&loaded.jobs),
-            outputs: Outputs::of(
-                &loaded.jobs,
-                &output_bytes,
-                engine.output_limit_bytes,
-                Arc::clone(&engine.quotas),
-            ),
-        };
+        last_error.clear();
+        let notes = Notes::of(&engine, &loaded.jobs, &output_bytes);
         let dispatch = Dispatch::new(
             loaded,
             engine.graces,
@@ -163,9 +164,7 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
         engine.leadership.send_replace(Leadership::Leader);
         let mut connections = Connections::default();
         let served = serve(&mut engine, dispatch, notes, &mut connections, &stop).await;
-        for outgoing in connections.open.values() {
-            outgoing.close.cancel();
-        }
+        connections.close_all();
         match served {
             Ok(()) => return Ok(()),
             Err(error) => {
@@ -186,10 +185,14 @@ struct Notes {
     outputs: Outputs,
 }
 
-#[derive(Default)]
-struct Connections {
-    open: HashMap<ConnectionId, Outgoing>,
-    readers: JoinSet<()>,
+impl Notes {
+    fn of(engine: &Engine, jobs: &[OpenJob], output_bytes: &HashMap<JobId, u64>) -> Self {
+        let quotas = Arc::clone(&engine.quotas);
+        Self {
+            journal: Journal::of(jobs),
+            outputs: Outputs::of(jobs, output_bytes, engine.output_limit_bytes, quotas),
+        }
+    }
 }
 
 async fn serve(
@@ -219,7 +222,7 @@ async fn serve(
             Ok(()) = engine.courses.changed() => {
                 dispatch.on_courses_changed(engine.courses.borrow_and_update().clone());
             }
-            Some(_) = connections.readers.join_next() => continue,
+            Some(()) = connections.reader_ended() => continue,
         }
         let now = now();
         let (mut actions, mut answers) = (Vec::new(), Vec::new());
@@ -261,11 +264,11 @@ fn handle(
 ) {
     match event {
         Event::ProxyConnected(connection, outgoing, notebook, account) => {
-            connections.open.insert(connection, outgoing);
+            connections.add(connection, outgoing);
             dispatch.on_proxy_connected(connection, notebook, account, actions);
         }
         Event::WorkerConnected(connection, outgoing, hello) => {
-            connections.open.insert(connection, outgoing);
+            connections.add(connection, outgoing);
             dispatch.on_worker_connected(connection, hello, now, actions);
         }
         Event::FromProxy(connection, message, _booking) => {
@@ -278,7 +281,7 @@ fn handle(
             dispatch.on_worker_message(connection, message, now, actions);
         }
         Event::Closed(connection, ending) => {
-            connections.open.remove(&connection);
+            connections.remove(connection);
             dispatch.on_closed(connection, ending, now);
         }
         Event::CaughtUp {
@@ -430,13 +433,9 @@ async fn send(
                 },
             };
             submission.cell.timeout_ms = timeout_ms;
-            let account = match owner.is_empty() {
-                true => engine.account_numbers.hash_one(submission.notebook),
-                false => engine.account_numbers.hash_one(owner),
-            };
             let message = ToWorker::Assign {
                 fencing,
-                account,
+                account: engine.account_number(&owner, submission.notebook),
                 environment,
                 submission,
             };
@@ -449,110 +448,6 @@ async fn send(
         Action::Log(_) => {}
     }
     Ok(())
-}
-
-impl Connections {
-    /// Returns `false` if the queue is half full. The other half is kept for the broker's own messages.
-    fn try_relay(&self, connection: ConnectionId, message: &impl serde::Serialize) -> bool {
-        let open = self.open.get(&connection);
-        let has_room =
-            |outgoing: &Outgoing| outgoing.frames.capacity() > outgoing.frames.max_capacity() / 2;
-        open.is_none_or(has_room) && self.try_send(connection, message)
-    }
-
-    /// Returns `false` if the queue is full.
-    fn try_send(&self, connection: ConnectionId, message: &impl serde::Serialize) -> bool {
-        self.try_send_frame(connection, || Bytes::from(encode(message)))
-    }
-
-    fn try_send_frame(&self, connection: ConnectionId, frame: impl FnOnce() -> Bytes) -> bool {
-        let Some(outgoing) = self.open.get(&connection) else {
-            return true;
-        };
-        let Ok(room) = outgoing.frames.try_reserve() else {
-            // A closed queue is not full: the connection will soon report that it has ended.
-            return outgoing.frames.is_closed();
-        };
-        room.send(frame());
-        true
-    }
-
-    fn send(&self, connection: ConnectionId, message: &impl serde::Serialize) {
-        self.send_frame(connection, || Bytes::from(encode(message)));
-    }
-
-    fn send_frame(&self, connection: ConnectionId, frame: impl FnOnce() -> Bytes) {
-        if !self.try_send_frame(connection, frame) {
-            tracing::warn!("A client stopped reading; closing its connection");
-            self.close(connection);
-        }
-    }
-
-    /// Sends what a worker needs to run a job. An earlier version may have stored more than a peer
-    /// accepts; the worker would close its connection, and get the same again with the next one.
-    fn send_stored(&self, connection: ConnectionId, message: &ToWorker) -> Result<(), usize> {
-        let frame = Bytes::from(encode(message));
-        if frame.len() > LARGEST_MESSAGE_BYTES {
-            return Err(frame.len());
-        }
-        self.send_frame(connection, || frame);
-        Ok(())
-    }
-
-    /// The broker can refuse cells that it cannot store. Notebooks with running cells keep waiting.
-    fn report_shortage(&self, dispatch: &Dispatch, error: &StoreError) {
-        if let Some(reason) = error.shortage() {
-            let reason = reason.to_owned();
-            let refused = ToProxy::Refused(Refusal::Unable { reason });
-            for connection in dispatch.proxies() {
-                self.send(connection, &refused);
-            }
-        }
-    }
-
-    fn close(&self, connection: ConnectionId) {
-        if let Some(outgoing) = self.open.get(&connection) {
-            outgoing.close.cancel();
-        }
-    }
-
-    /// Reads stored events and sends them as fast as the proxy accepts them.
-    fn catch_up(&mut self, engine: &Engine, connection: ConnectionId, job: JobId, after: u64) {
-        let Some(outgoing) = self.open.get(&connection).cloned() else {
-            return;
-        };
-        let store = engine.store.clone();
-        let inbox = engine.caught_up.clone();
-        self.readers.spawn(async move {
-            let mut through = after;
-            loop {
-                let events = match store.events(job, through).await {
-                    Ok(events) => events,
-                    Err(error) => {
-                        tracing::error!(job.id = %job, "Failed to read the events of job {job}: {error}");
-                        outgoing.close.cancel();
-                        return;
-                    }
-                };
-                let Some(last) = events.last() else { break };
-                through = last.number;
-                let message = ToProxy::Events { job, events };
-                let frame = Bytes::from(encode(&message));
-                if outgoing.frames.send(frame).await.is_err() {
-                    return;
-                }
-            }
-            if let Some(inbox) = inbox.upgrade() {
-                let caught_up = Event::CaughtUp {
-                    connection,
-                    job,
-                    through,
-                };
-                // If the engine has ended, this connection ends too.
-                drop(inbox.send(caught_up).await);
-            }
-        });
-    }
 }
 
 fn publish(engine: &Engine, dispatch: &Dispatch) {

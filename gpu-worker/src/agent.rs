@@ -10,38 +10,41 @@
 mod jobs;
 mod leave;
 mod notebooks;
+mod trial;
 
-use self::{jobs::Assignment, leave::Leave, notebooks::Notebook};
+use self::{
+    jobs::Jobs,
+    leave::Leave,
+    notebooks::{Notebooks, Sessions},
+    trial::{TRIAL_PAUSE, Trial},
+};
 use crate::{
     context::Context,
     gpu, host_memory,
-    line::{Line, LineEvent},
-    messages, preparation,
+    life_end::LifeEnd,
+    link::{Link, LinkEvent},
+    preparation,
     report::Report,
     status::Status,
     stop::Stop,
 };
 use anyhow::Context as _;
 use baton_protocol::{
-    Finished, JobEvent, JobId, Machine, NotebookId, Outcome, Refusal, WorkerId,
-    worker::{Acknowledged, Device, FromWorker, ToWorker},
+    Finished, JobEvent, Machine, Outcome, Refusal, WorkerId,
+    worker::{Device, FromWorker, ToWorker},
 };
 use baton_transport::LinkError;
-use futures_util::future::BoxFuture;
 use std::{
-    collections::HashMap,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tokio::{
     sync::{mpsc, watch},
-    task::JoinSet,
     time::{Instant, MissedTickBehavior, sleep_until},
 };
 
-/// While sessions fail to start, the pause between two trials grows from this to [`LONGEST_TRIAL_PAUSE`].
-const TRIAL_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_TRIAL_PAUSE: Duration = Duration::from_secs(60);
+pub(crate) use self::trial::first_trial;
+
 const LOAD_INTERVAL: Duration = Duration::from_secs(5);
 /// How long cells may continue after their GPU is lost.
 const LOST_GPU_GRACE: Duration = Duration::from_secs(10);
@@ -55,12 +58,9 @@ pub(crate) struct Agent {
     worker: WorkerId,
     devices: Vec<Device>,
     machine: Machine,
-    line: Line,
-    assignments: HashMap<JobId, Assignment>,
-    notebooks: HashMap<NotebookId, Notebook>,
-    tasks: JoinSet<()>,
-    /// How many notebook tasks were ever started.
-    task_count: u64,
+    link: Link,
+    jobs: Jobs,
+    notebooks: Notebooks,
     /// Whether the worker is leaving. If so, it accepts no new jobs.
     leave: Leave,
     /// When the last cell ended, or when the worker started.
@@ -69,15 +69,14 @@ pub(crate) struct Agent {
     stays_until: Option<Instant>,
     /// Why sessions do not start here; `None` if they do.
     failing: Option<String>,
-    /// Completes when a session starts.
-    trial: Option<BoxFuture<'static, ()>>,
+    trial: Trial,
     /// Since when the broker has refused this worker because another process is connected as it.
     refused_since: Option<Instant>,
     reports: mpsc::UnboundedSender<Report>,
 }
 
 enum Event {
-    Broker(Result<LineEvent, LinkError>),
+    Broker(Result<LinkEvent, LinkError>),
     Report(Report),
     LoadDue,
     /// A session waits for a GPU that other sessions hold.
@@ -108,20 +107,18 @@ impl Agent {
         let mut waiting = context.sharing.waiting();
         let (reports, mut reported) = mpsc::unbounded_channel();
         let mut agent = Self {
-            line: Line::new(context.config.dial.clone()),
+            link: Link::new(context.config.dial.clone()),
             worker: context.config.id,
+            jobs: Jobs::new(reports.clone()),
+            notebooks: Notebooks::new(Arc::clone(&context), reports.clone()),
             context,
             devices,
             machine,
-            assignments: HashMap::new(),
-            notebooks: HashMap::new(),
-            tasks: JoinSet::new(),
-            task_count: 0,
             leave: Leave::default(),
             last_used: Instant::now(),
             stays_until: None,
             failing,
-            trial: None,
+            trial: Trial::default(),
             refused_since: None,
             reports,
         };
@@ -134,18 +131,18 @@ impl Agent {
         load.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut lost = None;
         while !agent.may_leave() {
-            let cull = agent.next_cull();
+            let cull = agent.notebooks.next_cull();
             let drains_at = agent.drains_at();
             let idle_exit = agent.idle_exit_at();
             let event = tokio::select! {
-                message = agent.line.receive() => Event::Broker(message),
+                message = agent.link.receive() => Event::Broker(message),
                 Some(report) = reported.recv() => Event::Report(report),
                 _ = load.tick() => Event::LoadDue,
                 Ok(()) = waiting.changed() => Event::GpuWanted,
                 Ok(()) = offers.changed() => Event::EnvironmentsChanged,
                 reason = gpu::lost(&mut reading, &mut unserved), if lost.is_none() => Event::GpuLost(reason),
                 () = at(cull) => Event::CullDue,
-                () = passed(&mut agent.trial) => Event::Recovered,
+                () = agent.trial.passed() => Event::Recovered,
                 () = at(agent.leave.due()) => Event::LeaveDue,
                 () = at(idle_exit) => Event::IdleExitDue,
                 () = at(drains_at) => Event::LifeEnds,
@@ -154,8 +151,8 @@ impl Agent {
             match event {
                 Event::Broker(message) => {
                     match message.context("The broker does not accept this worker")? {
-                        LineEvent::Opened => agent.line.send_hello(&agent.hello()).await,
-                        LineEvent::Message(message) => agent.on_broker(*message).await?,
+                        LinkEvent::Opened => agent.link.send_hello(&agent.hello()).await,
+                        LinkEvent::Message(message) => agent.on_broker(*message).await?,
                     }
                 }
                 Event::Report(report) => agent.on_report(report).await,
@@ -164,14 +161,13 @@ impl Agent {
                     agent.last_used = Instant::now();
                     let environments = agent.context.environments.offered();
                     let offered = FromWorker::Environments { environments };
-                    agent.line.send(&offered).await;
+                    agent.link.send(&offered).await;
                 }
                 Event::CullDue => agent.cull().await,
                 Event::Recovered => {
-                    agent.trial = None;
                     if agent.failing.take().is_some() {
                         tracing::info!("Sessions can start here again");
-                        agent.line.send(&FromWorker::Recovered {}).await;
+                        agent.link.send(&FromWorker::Recovered {}).await;
                     }
                 }
                 Event::GpuWanted => agent.make_room().await,
@@ -196,7 +192,7 @@ impl Agent {
                 Event::LeaveDue => agent.end_cells().await,
             }
             agent.hand_over();
-            agent.send_events().await;
+            agent.jobs.send_events(&mut agent.link).await;
             agent.publish_status();
         }
         drop(preparing);
@@ -207,7 +203,7 @@ impl Agent {
     }
 
     fn hello(&self) -> FromWorker {
-        let sessions = self.sessions();
+        let sessions = self.notebooks.sessions();
         FromWorker::Hello {
             protocol_version: baton_protocol::PROTOCOL_VERSION,
             worker: self.worker,
@@ -220,21 +216,8 @@ impl Agent {
             slots: u32::try_from(self.context.slots).unwrap_or(u32::MAX),
             sessions: sessions.warm,
             keeping: sessions.keeping,
-            assignments: self
-                .assignments
-                .iter()
-                .map(|(job, assignment)| (*job, assignment.fencing))
-                .collect(),
-            acknowledged: self
-                .assignments
-                .iter()
-                .map(|(job, Assignment { outbox, .. })| Acknowledged {
-                    job: *job,
-                    number: outbox.acknowledged(),
-                    started: outbox.start_is_stored(),
-                })
-                .filter(|known| known.number > 0)
-                .collect(),
+            assignments: self.jobs.fencing_numbers(),
+            acknowledged: self.jobs.acknowledged(),
             failing: self.failing.clone(),
         }
     }
@@ -247,10 +230,7 @@ impl Agent {
             } => {
                 tracing::info!("Connected to broker {broker_version} as {name}");
                 self.refused_since = None;
-                for assignment in self.assignments.values_mut() {
-                    assignment.outbox.rewind();
-                    assignment.questions.ask_again();
-                }
+                self.jobs.repeat();
                 if self.leave.has_begun() {
                     self.report_drained().await;
                 }
@@ -269,7 +249,10 @@ impl Agent {
                 environment,
                 submission,
             } if !self.leave.has_begun() => {
-                self.assign(fencing, account, environment, submission);
+                let job = self.jobs.assign(fencing, account, environment, submission);
+                if let Some(job) = job {
+                    self.notebooks.enqueue(job);
+                }
             }
             // The broker sent this before it received `Drain`. On `Drain` it assigns the job to another worker.
             ToWorker::Assign { .. } => {}
@@ -278,27 +261,27 @@ impl Agent {
                 question,
                 answer,
             } => {
-                if let Some(assignment) = self.assignments.get(&job) {
+                if let Some(assignment) = self.jobs.get(job) {
                     assignment.questions.answer(question, answer);
                 }
             }
             ToWorker::Cancel { job } => {
-                if let Some(assignment) = self.assignments.get(&job) {
+                if let Some(assignment) = self.jobs.get(job) {
                     assignment.cancelled.cancel();
                 }
             }
             ToWorker::DeferredWanted { job } => {
-                if let Some(assignment) = self.assignments.get(&job) {
+                if let Some(assignment) = self.jobs.get(job) {
                     assignment.deferred_wanted.notify_one();
                 }
             }
             ToWorker::Salvage { job } => {
-                if let Some(assignment) = self.assignments.get(&job) {
+                if let Some(assignment) = self.jobs.get(job) {
                     assignment.has_notebook(false);
                 }
             }
             ToWorker::Adopted { job } => {
-                if let Some(assignment) = self.assignments.get(&job) {
+                if let Some(assignment) = self.jobs.get(job) {
                     tracing::info!(%job, "The notebook of job {job} is connected");
                     assignment.has_notebook(true);
                 }
@@ -307,20 +290,12 @@ impl Agent {
                 job,
                 fencing,
                 number,
-            } => self.acknowledge(job, fencing, number),
-            ToWorker::Revoke { job, fencing } => {
-                let held = self
-                    .assignments
-                    .get(&job)
-                    .map(|assignment| assignment.fencing);
-                if held.is_some_and(|held| held <= fencing) {
-                    self.give_up(job);
-                }
-            }
+            } => self.jobs.acknowledge(job, fencing, number),
+            ToWorker::Revoke { job, fencing } => self.jobs.revoke(job, fencing),
             ToWorker::LockWanted { environment } => {
                 if let Some(lock) = self.context.environments.lock(&environment) {
                     let lock = FromWorker::Lock { environment, lock };
-                    self.line.send(&lock).await;
+                    self.link.send(&lock).await;
                 }
             }
             ToWorker::StayUntil { at_ms } => {
@@ -329,10 +304,7 @@ impl Agent {
                     self.context.zygotes.expect_people();
                 }
             }
-            ToWorker::EndSession { notebook } => {
-                // The notebook's task ends when its current jobs have ended.
-                self.notebooks.remove(&notebook);
-            }
+            ToWorker::EndSession { notebook } => self.notebooks.end_session(notebook),
         }
         Ok(())
     }
@@ -350,7 +322,7 @@ impl Agent {
                 fencing,
                 event,
             } => {
-                let environment = self.assignments.get(&job);
+                let environment = self.jobs.get(job);
                 let environment = environment.and_then(|held| held.environment.clone());
                 match (&*event, environment) {
                     (JobEvent::NotStarted { .. }, Some(environment)) => {
@@ -371,15 +343,12 @@ impl Agent {
                     ) => self.try_sessions(Duration::ZERO),
                     _ => {}
                 }
-                let assignment = self.assignments.get_mut(&job);
-                if let Some(assignment) = assignment.filter(|held| held.fencing == fencing) {
-                    assignment.outbox.push(*event);
-                }
+                self.jobs.add_event(job, fencing, *event);
             }
             Report::TrialFailed(why) => {
                 if self.failing.as_ref() != Some(&why) {
                     self.failing = Some(why.clone());
-                    self.line.send(&FromWorker::Failing { why }).await;
+                    self.link.send(&FromWorker::Failing { why }).await;
                 }
             }
             Report::Notebook {
@@ -390,9 +359,8 @@ impl Agent {
                 defers,
                 keeps,
             } => {
-                let before = self.sessions();
-                let entry = self.notebooks.get_mut(&notebook);
-                if let Some(entry) = entry.filter(|entry| entry.task == task) {
+                let before = self.notebooks.sessions();
+                if let Some(entry) = self.notebooks.of_task(notebook, task) {
                     entry.last_used = Instant::now();
                     entry.warm = warm;
                     entry.defers = defers;
@@ -408,32 +376,49 @@ impl Agent {
 
     fn try_sessions(&mut self, pause: Duration) {
         let (context, reports) = (Arc::clone(&self.context), self.reports.clone());
-        self.trial
-            .get_or_insert_with(|| Box::pin(until_a_session_starts(context, reports, pause)));
+        self.trial.begin(context, reports, pause);
+    }
+
+    /// Ends sessions that were idle for too long.
+    async fn cull(&mut self) {
+        let before = self.notebooks.sessions();
+        self.notebooks.cull();
+        self.report_sessions(&before).await;
+    }
+
+    /// Ends a session if another one waits for its GPU.
+    async fn make_room(&mut self) {
+        let before = self.notebooks.sessions();
+        self.notebooks.make_room();
+        self.report_sessions(&before).await;
+    }
+
+    async fn report_sessions(&mut self, before: &Sessions) {
+        let now = self.notebooks.sessions();
+        if now != *before {
+            let Sessions { warm, keeping } = now;
+            let sessions = FromWorker::Sessions { warm, keeping };
+            self.link.send(&sessions).await;
+        }
     }
 
     async fn report_load(&mut self) {
         let memory = host_memory::memory();
-        let jobs = self.assignments.iter().map(|(job, assignment)| {
-            let bytes = assignment.memory_bytes.load(Ordering::Relaxed);
-            (*job, bytes)
-        });
         let load = FromWorker::Load {
             memory_bytes: memory.used_bytes,
             memory_total_bytes: memory.total_bytes,
-            jobs: jobs.filter(|(_, bytes)| *bytes > 0).collect(),
+            jobs: self.jobs.memory_bytes(),
             gpus: self.context.reading.borrow().gpus.clone(),
         };
-        self.line.send(&load).await;
+        self.link.send(&load).await;
         let zygotes = &self.context.zygotes;
         zygotes.make_room(host_memory::available_bytes());
     }
 
     fn publish_status(&self) {
-        let assignments = self.assignments.values();
         let new = Status {
-            connected: self.line.is_open(),
-            cells: assignments.filter(|held| !held.outbox.has_end()).count(),
+            connected: self.link.is_open(),
+            cells: self.jobs.unfinished(),
             leaving: self.leave.has_begun(),
             trying: false,
         };
@@ -444,14 +429,89 @@ impl Agent {
         });
     }
 
-    /// Ends all sessions.
-    async fn end(mut self) {
-        for assignment in self.assignments.values() {
-            assignment.revoked.cancel();
+    /// Accepts nothing new, and lets running cells end, each at its own time limit at the latest.
+    async fn finish_cells(&mut self, grace: Option<Duration>) {
+        if self.leave.has_begun() {
+            return;
         }
-        self.line.close().await;
-        self.notebooks.clear();
-        while self.tasks.join_next().await.is_some() {}
+        self.leave = Leave::finishing(grace, self.context.end.as_ref());
+        self.jobs.give_up_waiting();
+        self.report_drained().await;
+    }
+
+    /// When the worker must begin to leave because its time on the machine ends.
+    fn drains_at(&self) -> Option<Instant> {
+        let end = self.context.end.as_ref()?;
+        (!self.leave.has_begun()).then(|| end.drains_at())
+    }
+
+    /// When the worker exits for being idle. It stays while it prepares an environment, while deferred state has not
+    /// been sent, and while a session holds objects that no other session can hold.
+    fn idle_exit_at(&self) -> Option<Instant> {
+        let idle = self.context.config.idle_exit?;
+        let is_needed = self.leave.has_begun()
+            || !self.jobs.is_empty()
+            || self.context.environments.are_being_prepared()
+            || self.notebooks.need_this_worker();
+        let idle_since = (!is_needed).then(|| self.last_used.checked_add(idle))??;
+        Some(
+            self.stays_until
+                .map_or(idle_since, |stays| stays.max(idle_since)),
+        )
+    }
+
+    async fn leave_idle(&mut self) {
+        tracing::info!("No cell arrived for a while, so this worker leaves");
+        self.finish_cells(Some(Duration::ZERO)).await;
+    }
+
+    /// If a batch system announces the end of the worker's time, running cells have the time that is left. Otherwise
+    /// the machine may be taken away soon.
+    async fn leave_when_cells_end(&mut self) {
+        match &self.context.end {
+            Some(end) if end.is_ending() => self.leave_in_time().await,
+            _ => self.finish_cells(self.context.config.stop_grace).await,
+        }
+    }
+
+    async fn leave_in_time(&mut self) {
+        let grace = self.context.end.as_ref().map(LifeEnd::grace);
+        tracing::info!("This worker's time on its machine ends");
+        self.finish_cells(grace).await;
+    }
+
+    /// Sends pending events first, because on `Drain` the broker gives all jobs that have not started to other
+    /// workers.
+    async fn report_drained(&mut self) {
+        self.jobs.send_events(&mut self.link).await;
+        self.link.send(&FromWorker::Drain {}).await;
+    }
+
+    /// Ends the running cells.
+    async fn end_cells(&mut self) {
+        self.finish_cells(Some(Duration::ZERO)).await;
+        tracing::info!("Leaving: stopping the running cells");
+        self.context.stopping.cancel();
+        self.leave = Leave::handing_over(self.notebooks.defer());
+    }
+
+    /// Once the last cell has ended, its results have the usual time (`patience`) to reach the broker.
+    fn hand_over(&mut self) {
+        if matches!(self.leave, Leave::Finishing(_)) && self.jobs.unfinished() == 0 {
+            let until = Instant::now() + self.context.config.patience;
+            self.leave = Leave::HandingOver(until);
+        }
+    }
+
+    fn may_leave(&self) -> bool {
+        self.leave.is_last() && !self.jobs.have_unsent()
+    }
+
+    /// Ends all sessions.
+    async fn end(self) {
+        self.jobs.end();
+        self.link.close().await;
+        self.notebooks.end().await;
     }
 }
 
@@ -469,53 +529,6 @@ async fn at(instant: Option<Instant>) {
         Some(instant) => sleep_until(instant).await,
         None => std::future::pending().await,
     }
-}
-
-async fn passed(trial: &mut Option<BoxFuture<'static, ()>>) {
-    match trial {
-        Some(trial) => trial.await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Tries whether sessions start here and run a cell, before a job arrives that would fail.
-/// Returns `Some(None)` if they do, `Some(reason)` if not, and `None` if the worker was asked to stop meanwhile.
-pub(crate) async fn first_trial(
-    context: &Arc<Context>,
-    stop: &mut watch::Receiver<Stop>,
-) -> Option<Option<String>> {
-    context
-        .config
-        .status
-        .send_modify(|status| status.trying = true);
-    let asked = async { while asked(stop).await == Stop::No {} };
-    tokio::select! {
-        why = why_no_session_starts(context) => Some(why),
-        () = asked => None,
-    }
-}
-
-async fn until_a_session_starts(
-    context: Arc<Context>,
-    reports: mpsc::UnboundedSender<Report>,
-    mut pause: Duration,
-) {
-    loop {
-        tokio::time::sleep(pause).await;
-        match why_no_session_starts(&context).await {
-            None => return,
-            // If the receiver is gone, the agent is ending.
-            Some(why) => drop(reports.send(Report::TrialFailed(why))),
-        }
-        pause = (2 * pause).clamp(TRIAL_PAUSE, LONGEST_TRIAL_PAUSE);
-    }
-}
-
-async fn why_no_session_starts(context: &Context) -> Option<String> {
-    let error = context.try_a_session().await.err()?;
-    let why = messages::not_started(error.explained()).value;
-    tracing::error!("Sessions cannot start here, so this worker accepts no cells: {why}");
-    Some(why)
 }
 
 /// `at_ms` is in milliseconds since 1970, by this machine's clock.

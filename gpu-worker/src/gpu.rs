@@ -11,10 +11,10 @@
 mod arbitration;
 mod bypasses;
 mod connection;
+mod exclusive;
 mod hardware;
 mod mode;
 mod monitor;
-mod places;
 mod program;
 mod shared;
 pub mod sleep;
@@ -36,6 +36,7 @@ use tokio::{
     time::timeout,
 };
 
+pub(crate) use self::exclusive::{ExclusiveGpu, ExclusiveGpus};
 pub use self::hardware::{Hardware, Slice};
 pub use self::mode::GpuMode;
 pub(crate) use self::mode::{Part, Sharing, session_memory};
@@ -43,7 +44,6 @@ pub(crate) use self::monitor::{CUDA_VISIBLE_DEVICES, lost};
 pub use self::monitor::{
     MONITORING, Monitored, Reading, each, gpus, monitor, slices, smallest_slice,
 };
-pub(crate) use self::places::{Place, Places};
 pub(crate) use self::program::ProgramError;
 pub use self::timeshare::{driver_is_here, try_time_sharing};
 pub(crate) use self::{shared::Membership, timeshare::Timeshare};
@@ -151,6 +151,23 @@ pub struct Usage {
     pub ended: Option<EndReason>,
     /// Whether a process of it used the GPU without time-sharing.
     pub bypassed: bool,
+}
+
+impl Usage {
+    fn moved(&mut self, bytes: u64, nanoseconds: u64) {
+        self.moved_bytes = self.moved_bytes.saturating_add(bytes);
+        self.moving = self
+            .moving
+            .saturating_add(Duration::from_nanos(nanoseconds));
+    }
+
+    fn pinned_in_moves(&mut self, bytes: u64) {
+        self.pinned_in_moves_bytes = self.pinned_in_moves_bytes.saturating_add(bytes);
+    }
+
+    fn pinned_ahead(&mut self, bytes: u64) {
+        self.pinned_ahead_bytes = self.pinned_ahead_bytes.saturating_add(bytes);
+    }
 }
 
 impl Gpu {

@@ -21,7 +21,7 @@ pub mod gpu;
 mod host_memory;
 mod job;
 mod life_end;
-mod line;
+mod link;
 mod messages;
 mod mirror;
 mod notebook;

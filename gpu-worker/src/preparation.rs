@@ -4,7 +4,7 @@
 use crate::{
     context::Context,
     environments::{EnvironmentConfig, EnvironmentSource, Environments},
-    sandbox::{Image, SandboxError, install_bare},
+    sandbox::{Image, SandboxError, install, install_bare},
 };
 use anyhow::Context as _;
 use baton_environments::{
@@ -132,8 +132,8 @@ async fn attempt(
             let lock = read_lock(path)?;
             let built = built(context, &config.name, &lock).await?;
             locked = Some((digest(&lock), lock));
-            let python = built.place().python();
-            if !held.iter().any(|held| held.place() == built.place()) {
+            let python = built.folder().python();
+            if !held.iter().any(|held| held.folder() == built.folder()) {
                 held.push(built);
             }
             python
@@ -203,13 +203,13 @@ async fn built(context: &Context, name: &str, lock: &Lock) -> anyhow::Result<Hel
             Taken::Complete(held) => return Ok(held),
             Taken::Empty(vacant) => {
                 tracing::info!("Building the environment {name} from its lock");
-                let work = vacant.place().work();
+                let work = vacant.folder().work();
                 let runner = BuildRunner {
                     context,
                     python: own,
                     work: &work,
                 };
-                build(&builder, lock, vacant.place(), &runner).await?;
+                build(&builder, lock, vacant.folder(), &runner).await?;
                 vacant.complete()?;
             }
         }
@@ -229,7 +229,7 @@ impl Runner for BuildRunner<'_> {
         let config = &self.context.config;
         match &self.context.sandbox {
             Some(sandbox) => {
-                let installed = sandbox.install(config, self.python, self.work, step);
+                let installed = install(sandbox, config, self.python, self.work, step);
                 let installed = installed.await;
                 installed.map_err(|error| BuildError::Runner(error.to_string()))
             }

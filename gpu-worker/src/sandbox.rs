@@ -25,7 +25,7 @@ mod scratch;
 mod sys;
 mod view;
 
-use self::groups::Controller;
+use self::groups::{Controller, Groups};
 use crate::{Config, gpu::Hardware};
 use std::{
     ffi::OsStr,
@@ -33,13 +33,14 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
 };
+use tokio::process::Command;
 
 pub(crate) use self::bubblewrap::{Bubblewrap, Inside};
-pub(crate) use self::build::install_bare;
+pub(crate) use self::build::{install, install_bare};
 pub(crate) use self::confinement::{Confined, Landlock};
 pub(crate) use self::egress::{Carrier, Gate};
 pub(crate) use self::groups::Group;
-pub(crate) use self::guard::{Guard, guarded};
+pub(crate) use self::guard::{Guard, guarded, without_guard};
 pub(crate) use self::holder::{Entrance, Holder, ReadOnly};
 pub(crate) use self::image::Image;
 pub(crate) use self::outermost::Outermost;
@@ -90,6 +91,13 @@ impl Limits {
             processes: config.session_processes,
             processors: config.session_cpus,
             scratch_bytes: config.session_scratch_bytes,
+        }
+    }
+
+    /// Has the session's supervisor limit its processes, if no control group does.
+    fn set_process_limit(&self, command: &mut Command, groups: &Groups) {
+        if !groups.has(Controller::Processes) {
+            command.env(PROCESS_LIMIT, self.processes.to_string());
         }
     }
 }

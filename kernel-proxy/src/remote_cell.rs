@@ -11,7 +11,6 @@
 
 mod attach;
 mod autostart;
-mod between_cells;
 mod cell;
 mod deferred;
 mod display;
@@ -25,18 +24,22 @@ mod naming;
 mod notebook_files;
 mod output_history;
 mod saved_states;
+mod session;
 mod session_state;
 mod status_line;
 mod transfer;
 
 use self::{
     cell::{RemoteCell, Stop},
-    deferred::{Deferred, DeferredState},
+    deferred::DeferredState,
     display::Display,
+    ending::EarlierKernels,
     failure::Failure,
-    link::{EndedSessions, JobUpdate, Link, Step},
+    link::{JobUpdate, Link, Step},
     naming::Naming,
     notebook_files::NotebookFiles,
+    saved_states::SavedStates,
+    session::{BetweenCells, Session},
     session_state::SessionState,
     status_line::Waiting,
     transfer::Transfer,
@@ -44,7 +47,7 @@ use self::{
 use crate::config::{Audience, RemoteConfig};
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::{
-    Answer, Cell, Finished, JobEvent, JobKind, NotebookId, Outcome, Priority, State, Submission,
+    Answer, CallId, Finished, JobEvent, JobKind, NotebookId, Outcome, Priority, State, Submission,
     proxy::FromProxy,
     shim::{FromNotebook, Hello, Run, Snapshot, ToNotebook},
 };
@@ -54,7 +57,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-pub(crate) use self::between_cells::BetweenCells;
+pub(crate) use self::attach::attach;
 pub(crate) use self::saved_states::StateRequest;
 
 /// How long a cell waits for a broker that was never reached.
@@ -74,19 +77,13 @@ pub(crate) struct RemoteCells {
     python: String,
     python_version: String,
     link: Link,
-    ended: EndedSessions,
     /// How long a submitted cell waits for a broker that is unreachable.
     patience: Duration,
     transfer: Transfer,
     files: NotebookFiles,
     display: Display,
-    /// `None` before the first cell and after any failure.
-    session: Option<SessionState>,
-    /// The worker that has the session.
-    session_on: Option<String>,
-    deferred: Deferred,
-    /// Whether the student was told what earlier kernels left.
-    mentioned_earlier_kernels: bool,
+    session: Session,
+    earlier_kernels: EarlierKernels,
     /// The kind of all jobs, if it is the same for all.
     kind: Option<JobKind>,
 }
@@ -116,15 +113,12 @@ impl RemoteCells {
             python: String::new(),
             python_version: String::new(),
             link,
-            ended,
             patience: config.patience,
             transfer: Transfer::new(config.kernel_pid, config.memory),
             files: NotebookFiles::new(config.trash),
             display: Display::new(config.audience),
-            session: None,
-            session_on: None,
-            deferred: Deferred::default(),
-            mentioned_earlier_kernels: false,
+            session: Session::new(ended),
+            earlier_kernels: EarlierKernels::default(),
             kind,
         };
         (cells, drive_link)
@@ -135,6 +129,56 @@ impl RemoteCells {
         self.python_version = hello.python_version;
     }
 
+    /// Waits for an event while no cell runs. Cancel safe.
+    pub(crate) async fn between_cells(&mut self) -> BetweenCells {
+        self.session.next_event(&mut self.link).await
+    }
+
+    /// Sends the shim what [`Self::between_cells`] has waited for.
+    pub(crate) async fn on_between_cells(
+        &mut self,
+        event: BetweenCells,
+        writer: &mut ShimWriter,
+    ) -> Result<(), FrameError> {
+        self.session.send(event, &self.link, writer).await
+    }
+
+    pub(crate) async fn on_deferred_applied(&mut self, call: CallId, error: Option<String>) {
+        self.session.on_applied(&self.link, call, error).await;
+    }
+
+    /// The kernel's object table is gone, so the session's state is of no use.
+    pub(crate) async fn forget_state(&mut self) {
+        self.session.forget(&mut self.link).await;
+    }
+
+    /// Sends the shim the output of an earlier cell.
+    pub(crate) async fn replay_output(
+        &self,
+        call: CallId,
+        writer: &mut ShimWriter,
+    ) -> Result<(), FrameError> {
+        self.display.replay(call, writer).await
+    }
+
+    /// Answers a kernel that is about to end with the name under which to save its variables, if it should.
+    pub(crate) async fn on_ending(
+        &self,
+        call: CallId,
+        writer: &mut ShimWriter,
+    ) -> Result<(), FrameError> {
+        let name = ending::autosave_name(&self.link.status(), &self.naming);
+        writer.send(&ToNotebook::Autosave { call, name }).await
+    }
+
+    pub(crate) fn saved_states(&mut self) -> SavedStates<'_> {
+        SavedStates {
+            link: &mut self.link,
+            transfer: &self.transfer,
+            notebook: &self.naming.notebook,
+        }
+    }
+
     /// Runs one cell and tells the shim how it ended.
     pub(crate) async fn run(
         &mut self,
@@ -142,7 +186,7 @@ impl RemoteCells {
         reader: &mut ShimReader,
         writer: &mut ShimWriter,
     ) -> Result<CellEnd, FrameError> {
-        self.deferred.repeat();
+        self.session.deferred.repeat();
         let kind = self.kind.unwrap_or(run.kind);
         let job = self.naming.job_of(&run.message_id, kind);
         let mut cell = RemoteCell::new(job, &run, reader, writer);
@@ -161,7 +205,7 @@ impl RemoteCells {
         let transports = cell
             .connect(&mut self.link, &self.display, CONNECT_PATIENCE)
             .await?;
-        let mut request = self.request(&run, cell.kind);
+        let mut request = cell.request(&run, &self.python, &self.python_version);
         request.notebook_folder = cell.notebook_folder(&mut self.files, &transports).await?;
         let cell_key = Some(self.naming.cell_key(&run.code, &self.link.status()));
         let priority = match self.priority {
@@ -183,29 +227,12 @@ impl RemoteCells {
             })
             .await;
         cell.release().await?;
-        self.mention_earlier_kernels(cell, &transports).await?;
+        let earlier = &mut self.earlier_kernels;
+        earlier
+            .mention(cell, &transports, &self.naming, &mut self.display)
+            .await?;
         let finished = self.follow(cell).await?;
         self.receive_and_apply(cell, finished).await
-    }
-
-    fn request(&self, run: &Run, kind: JobKind) -> Cell {
-        Cell {
-            code: run.code.clone(),
-            message_id: run.message_id.clone(),
-            execution_count: run.execution_count,
-            kind,
-            silent: run.silent,
-            timeout_ms: run.timeout_ms,
-            longest_timeout_ms: None,
-            gpu_memory_bytes: run.gpu_memory_bytes,
-            gpu: run.gpu.clone(),
-            environment: run.environment.clone(),
-            allow_stdin: run.allow_stdin,
-            python: self.python.clone(),
-            python_version: self.python_version.clone(),
-            folder: run.folder.clone(),
-            notebook_folder: None,
-        }
     }
 
     /// Sends what the session lacks to where a worker can get it. Once this returns, the shim's
@@ -217,7 +244,7 @@ impl RemoteCells {
     ) -> Result<State, Stop> {
         cell.status_line.waits(Waiting::Sending);
         let session = loop {
-            match self.session.take() {
+            match self.session.state.take() {
                 _ if snapshot.messages == 0 => {
                     self.files.session_is_new();
                     break SessionState::new();
@@ -251,7 +278,7 @@ impl RemoteCells {
             return Err(stop);
         }
         let sent = sent.map_err(|error| Failure::transfer(&error, cell.job))?;
-        self.session = Some(SessionState::after(version, sent.ledger));
+        self.session.state = Some(SessionState::after(version, sent.ledger));
         cell.held = sent.held;
         Ok(sent.state)
     }
@@ -316,7 +343,11 @@ impl RemoteCells {
                         cell.release().await?;
                     }
                     Some(FromNotebook::Names { call, state }) if call == cell.call => {
-                        names = Some(self.begin_names(cell, state)?);
+                        let continues = |session: &SessionState| session.version.messages == state.messages;
+                        let session = self.session.state.take().filter(continues);
+                        let session = session.ok_or_else(|| Failure::out_of_step(cell.job))?;
+                        let transports = self.link.transports();
+                        names = Some(names::send(self.transfer.clone(), transports, session, state));
                     }
                     Some(FromNotebook::Input { call, value }) if call == cell.call => {
                         let question = cell.input.unwrap_or_default();
@@ -334,7 +365,7 @@ impl RemoteCells {
                 },
                 sent = names::sent(&mut names) => {
                     names = None;
-                    self.send_names(cell, sent).await?;
+                    self.session.state = Some(names::answer(cell, &self.link, sent).await?);
                 }
                 () = tokio::time::sleep(look) => self.display.refresh_status_line(cell).await?,
             }
@@ -371,13 +402,13 @@ impl RemoteCells {
                 if matches!(event, JobEvent::BytesWanted { .. }) {
                     self.transfer.use_chunks();
                 }
-                self.session = None;
+                self.session.state = None;
                 cell.states_wanted.push_back(question);
                 cell.writer.send(&ToNotebook::StateWanted { call }).await?;
             }
             JobEvent::Started { worker } => {
                 cell.started = true;
-                self.ended.forget();
+                self.session.ended.forget();
                 self.naming.was_stopped = false;
                 self.display.started(cell).await?;
                 cell.status_line.starts(cell.now());
@@ -424,7 +455,7 @@ impl RemoteCells {
         cell: &mut RemoteCell<'_>,
         finished: Finished,
     ) -> Result<(), Stop> {
-        let (Some(state), Some(session)) = (finished.state, self.session.take()) else {
+        let (Some(state), Some(session)) = (finished.state, self.session.state.take()) else {
             return Err(match (finished.outcome, finished.error) {
                 (Outcome::Cancelled, _) => Stop::Cancelled,
                 (outcome, Some(error)) => Failure::new(outcome, error, cell.job).into(),
@@ -475,11 +506,23 @@ impl RemoteCells {
         if let Some(files) = files {
             self.files.keep(files).await;
         }
-        cell.comms.clear();
-        self.session_on = cell.worker.take();
         let session = SessionState::after(session.version, ledger);
-        self.session = Some(session.clone());
-        let deferred = match finished.deferred_bytes {
+        self.on_applied(cell, session, finished.deferred_bytes)
+            .await;
+        Ok(())
+    }
+
+    /// The shim has applied the cell's changes.
+    async fn on_applied(
+        &mut self,
+        cell: &mut RemoteCell<'_>,
+        session: SessionState,
+        deferred_bytes: u64,
+    ) {
+        cell.comms.clear();
+        self.session.worker = cell.worker.take();
+        self.session.state = Some(session.clone());
+        let deferred = match deferred_bytes {
             0 => {
                 self.link.applied(cell.job).await;
                 None
@@ -491,8 +534,8 @@ impl RemoteCells {
                 cell.held.take(),
             )),
         };
-        self.deferred.replace(&mut self.link, deferred).await;
-        Ok(())
+        let before = &mut self.session.deferred;
+        before.replace(&mut self.link, deferred).await;
     }
 
     /// The shim kept everything as it was before the cell.
@@ -501,7 +544,7 @@ impl RemoteCells {
         self.display.close_comms(cell);
         let outcome = Some(Outcome::WorkerLost);
         self.link.give_up(cell.job, outcome).await;
-        self.deferred.request(&self.link).await;
+        self.session.deferred.request(&self.link).await;
     }
 
     /// A cell ends without a result.
@@ -510,9 +553,12 @@ impl RemoteCells {
         cell: &mut RemoteCell<'_>,
         stop: Stop,
     ) -> Result<CellEnd, FrameError> {
-        let before = cell.session_before.take().or_else(|| self.session.take());
-        self.session = before.filter(|_| !cell.state_left);
-        let table_kept = self.session.is_some();
+        let before = cell
+            .session_before
+            .take()
+            .or_else(|| self.session.state.take());
+        self.session.state = before.filter(|_| !cell.state_left);
+        let table_kept = self.session.state.is_some();
         self.naming.was_stopped = !matches!(stop, Stop::Failed(_) | Stop::Detached(_));
         // The broker decides whether the job goes on once it knows that the notebook kernel has ended.
         let is_left = cell.kind.outlives_kernel()
@@ -526,29 +572,12 @@ impl RemoteCells {
                 _ => (!cell.withdrawn).then_some(Outcome::Cancelled),
             };
             self.link.give_up(cell.job, outcome).await;
-            self.deferred.request(&self.link).await;
+            self.session.deferred.request(&self.link).await;
             self.display.close_comms(cell);
         }
         let message = match stop {
-            Stop::Cancelled | Stop::GivenUp => ToNotebook::Finished {
-                call: cell.call,
-                outcome: Outcome::Cancelled,
-                error: None,
-                delta: None,
-                table_kept,
-                ran: Some(cell.ran()),
-                summary: None,
-            },
-            Stop::Failed(failure) | Stop::Detached(failure) => {
-                tracing::warn!(job.id = %cell.job, error = %failure.error.value, "A %%gpu cell returned no result");
-                ToNotebook::Failed {
-                    call: cell.call,
-                    outcome: failure.outcome,
-                    error: failure.error,
-                    table_kept,
-                    ran: Some(cell.ran()),
-                }
-            }
+            Stop::Cancelled | Stop::GivenUp => cell.cancelled(table_kept),
+            Stop::Failed(failure) | Stop::Detached(failure) => cell.failed(*failure, table_kept),
             Stop::Replaced(run) => return Ok(CellEnd::Replaced(run)),
             Stop::Ending(call) => {
                 self.on_ending(call, cell.writer).await?;

@@ -6,7 +6,7 @@
 
 use crate::{
     config::RemoteConfig,
-    remote_cell::{BetweenCells, CellEnd, RemoteCells, StateRequest},
+    remote_cell::{CellEnd, RemoteCells, StateRequest, attach},
 };
 use baton_jupyter_wire::shim::{ShimListener, ShimReader, ShimWriter};
 use baton_protocol::shim::{FromNotebook, Hello};
@@ -85,12 +85,7 @@ async fn serve_connection(
                     None => return Ok(()),
                 },
                 event = cells.between_cells() => {
-                    match event {
-                        BetweenCells::Deferred => cells.send_deferred(writer).await?,
-                        BetweenCells::SessionEnded(worker) => {
-                            cells.send_session_ended(worker, writer).await?;
-                        }
-                    }
+                    cells.on_between_cells(event, writer).await?;
                     continue;
                 }
             },
@@ -104,45 +99,15 @@ async fn serve_connection(
             },
             FromNotebook::OutputWanted { call } => cells.replay_output(call, writer).await?,
             FromNotebook::Applied { call, error } => cells.on_deferred_applied(call, error).await,
-            FromNotebook::SaveState {
-                call,
-                name,
-                about,
-                state,
-            } => {
-                let request = StateRequest::Save(name, Box::new((about, state)));
-                next = cells
-                    .on_state_request(call, request, reader, writer)
-                    .await?;
-            }
-            FromNotebook::LoadState { call, name } => {
-                next = cells
-                    .on_state_request(call, StateRequest::Load(name), reader, writer)
-                    .await?;
-            }
-            FromNotebook::ListStates { call } => {
-                next = cells
-                    .on_state_request(call, StateRequest::List, reader, writer)
-                    .await?;
-            }
-            FromNotebook::DeleteState { call, name } => {
-                next = cells
-                    .on_state_request(call, StateRequest::Delete(name), reader, writer)
-                    .await?;
-            }
             FromNotebook::Ending { call } => cells.on_ending(call, writer).await?,
-            FromNotebook::ListJobs { call } => {
-                next = cells
-                    .on_state_request(call, StateRequest::Jobs, reader, writer)
-                    .await?;
-            }
-            FromNotebook::DiscardJob { call, job } => {
-                next = cells
-                    .on_state_request(call, StateRequest::Discard(job), reader, writer)
-                    .await?;
-            }
-            FromNotebook::Attach(attach) => next = cells.attach(attach, reader, writer).await?,
-            stale => tracing::debug!(?stale, "Ignored a message about a finished cell"),
+            FromNotebook::Attach(wanted) => next = attach(cells, wanted, reader, writer).await?,
+            message => match StateRequest::read(message) {
+                Ok((call, request)) => {
+                    let states = cells.saved_states();
+                    next = states.on_request(call, request, reader, writer).await?;
+                }
+                Err(stale) => tracing::debug!(?stale, "Ignored a message about a finished cell"),
+            },
         }
     }
 }

@@ -3,8 +3,8 @@
 use crate::{
     fit::Fit,
     forecast::{Effort, Forecast, PARTS, forecast, simulated},
-    plot::{Axis, Line, Plot},
 };
+use baton_charts::{Axis, Curve, Plot};
 use baton_humanize::approximate;
 
 /// A shorter wait, in seconds, goes unnoticed.
@@ -160,9 +160,9 @@ impl Capacity {
             title: "How long cells run: as they were, and exponential".to_owned(),
             across: Axis::even("seconds", end),
             up: Axis::even("part of cells that run longer", 1.0),
-            lines: vec![
-                line("as they were", self.fit.runs.curve()),
-                line(
+            curves: vec![
+                curve("as they were", self.fit.runs.curve()),
+                curve(
                     "exponential",
                     exponential
                         .map(|time| (time, (-rate * time).exp()))
@@ -183,16 +183,16 @@ impl Capacity {
             title: "How long cells wait: as it was, and predicted".to_owned(),
             across: Axis::even("seconds", end),
             up: Axis::even("part of cells that wait longer", 1.0),
-            lines: vec![
-                line("as it was", self.fit.waits.curve()),
-                line("predicted, times as they were", self.as_they_were.curve()),
-                line("predicted, exponential times", self.exponential.curve()),
+            curves: vec![
+                curve("as it was", self.fit.waits.curve()),
+                curve("predicted, times as they were", self.as_they_were.curve()),
+                curve("predicted, exponential times", self.exponential.curve()),
             ],
         }
     }
 }
 
-fn line(name: &str, points: Vec<(f64, f64)>) -> Line {
+fn curve(name: &str, points: Vec<(f64, f64)>) -> Curve {
     let name = name.to_owned();
-    Line { name, points }
+    Curve { name, points }
 }

@@ -14,7 +14,7 @@
 //!
 //! [`simulation`] covers what no chain can express, and [`fit`] estimates a course's rates.
 //! [`forecast`] uses the chain where that is possible. [`Capacity`] compares a course with the
-//! predictions, and [`Plot`] draws all of it.
+//! predictions, also as plots.
 //!
 //! **Invariant:** pure; no I/O, no clock, and no randomness except from a given seed.
 
@@ -26,7 +26,6 @@ mod fit;
 mod forecast;
 mod lesson;
 mod past;
-mod plot;
 mod rates;
 mod repairman;
 pub mod shared;
@@ -47,7 +46,6 @@ pub use forecast::{
 };
 pub use lesson::{expected_wait, lesson_sentence, lesson_slots, simulated_lesson};
 pub use past::{PastCell, seconds};
-pub use plot::{Axis, Line, Plot};
 pub use rates::{BadRate, Rates};
 pub use repairman::{Repairman, repairman};
 pub use wait::Waits;

@@ -26,13 +26,13 @@ enum Output {
 }
 
 /// Where an output with a display id is: the cell, and its position in the cell.
-type Place = (usize, usize);
+type OutputIndex = (usize, usize);
 
 #[derive(Debug)]
 pub struct Recorder {
     document: Document,
     running: Option<Running>,
-    displays: HashMap<String, Vec<Place>>,
+    displays: HashMap<String, Vec<OutputIndex>>,
 }
 
 impl Recorder {
@@ -59,7 +59,7 @@ impl Recorder {
             self.document.take_outputs(&old, *from, *to);
         }
         for places in self.displays.values_mut() {
-            let moved = |(cell, place): &Place| Some((*numbers.get(cell)?, *place));
+            let moved = |(cell, place): &OutputIndex| Some((*numbers.get(cell)?, *place));
             *places = places.iter().filter_map(moved).collect();
         }
     }

@@ -4,7 +4,7 @@ use crate::{
     notify,
     runtime::{self, on_its_threads},
     service::token_in,
-    settings::{ListenAddress, Settings},
+    settings::{ListenAddress, Settings, secrets},
     signals::EndSignals,
 };
 use anyhow::Context;
@@ -54,7 +54,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     config.pool_tokens = in_state_folder("pools");
     config.worker_grace = settings.broker_worker_grace;
     config.proxy_grace = settings.broker_proxy_grace;
-    config.monitor_token = settings.monitor_token()?;
+    config.monitor_token = secrets::monitor_token(settings)?;
     let everyone_has_a_token = config.people.is_some() || config.hub.is_some();
     let (token, kept_in) = token.unzip();
     config.token = token;
@@ -95,7 +95,7 @@ fn hub(settings: &Settings) -> anyhow::Result<Option<HubConfig>> {
     let Some(api_url) = settings.broker_hub_api_url.clone() else {
         return Ok(None);
     };
-    let token = settings.hub_service_token()?.context(
+    let token = secrets::hub_service_token(settings)?.context(
         "The broker's token as a service of the JupyterHub is missing\nhint: set broker.hub.token_file",
     )?;
     Ok(Some(HubConfig {
@@ -113,7 +113,7 @@ fn hub(settings: &Settings) -> anyhow::Result<Option<HubConfig>> {
 /// The secret, and where it is kept. On TCP it is mandatory: every user of a machine can connect to
 /// its ports, and anyone who can talk to a broker can run code on its workers.
 fn token(settings: &Settings, listen: &Listen) -> anyhow::Result<Option<(String, String)>> {
-    if let Some(token) = settings.token_text()? {
+    if let Some(token) = secrets::token_text(settings)? {
         let kept_in = match &settings.token_file {
             Some(path) if settings.token.is_none() => path.display().to_string(),
             _ => "BATON_TOKEN".to_owned(),

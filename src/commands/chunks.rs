@@ -1,7 +1,11 @@
 //! `baton chunks`: serves the bytes of variables in transit, in a separate process beside the broker.
 
 use super::broker::tls_files;
-use crate::{notify, runtime, settings::Settings, signals::EndSignals};
+use crate::{
+    notify, runtime,
+    settings::{Settings, secrets},
+    signals::EndSignals,
+};
 use anyhow::Context;
 use baton_broker::{ChunkListener, ChunkPlace};
 use baton_protocol::address::BrokerAddress;
@@ -18,7 +22,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let Some(BrokerAddress::Http(broker)) = settings.broker_address.clone() else {
         anyhow::bail!("No broker is configured\nhint: give --broker https://HOST:PORT");
     };
-    let token = settings.token_text()?.context(
+    let token = secrets::token_text(settings)?.context(
         "The broker's own token is missing\nhint: give --token-file; the broker prints the file's path at its start",
     )?;
     let chunks = settings.broker_chunks.clone();

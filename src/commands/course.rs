@@ -87,15 +87,14 @@ pub(crate) fn main(settings: &Settings, of: &CourseArguments) -> anyhow::Result<
 
 impl CourseArguments {
     fn change(&self) -> anyhow::Result<CourseChange> {
-        let limit = |limit: Limit| limit.0.map(whole_ms);
         let text_or_none = |text: &Option<String>, none: bool| match text {
             Some(text) => Some(Some(text.clone())),
             None => none.then_some(None),
         };
         let change = CourseChange {
             weight: self.weight,
-            timeout_ms: self.limit.map(limit),
-            longest_timeout_ms: self.longest.map(limit),
+            timeout_ms: self.limit.map(Limit::ms),
+            longest_timeout_ms: self.longest.map(Limit::ms),
             paused: text_or_none(&self.pause, self.unpause),
             message: text_or_none(&self.message, self.no_message),
             deadlines: self.deadlines()?,
@@ -133,8 +132,4 @@ impl CourseArguments {
             weight: self.deadline_weight,
         }]))
     }
-}
-
-fn whole_ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -55,17 +55,17 @@ impl Grant {
     async fn answer(&self, api: &Api, course: &str) -> anyhow::Result<Vec<Allowance>> {
         let path = format!("/v1/courses/{}/allowances", segment(course));
         let person = self.person.clone();
-        let answer: Page<Allowance> = match self.time.or(self.everyone) {
+        let answer: Page<Allowance> = match self.time.or(self.everyone).map(Limit::ms) {
             None => api.ask(&path, &[]).await?,
-            Some(Limit(None)) => {
+            Some(None) => {
                 let revocation = Revocation { person };
                 api.act(&format!("{path}/revoke"), &revocation).await?
             }
-            Some(Limit(Some(time))) => {
+            Some(Some(gpu_time_ms)) => {
                 let until = self.until.as_ref();
                 let new = NewAllowance {
                     person,
-                    gpu_time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+                    gpu_time_ms,
                     until_ms: until.map(|when| local_ms(when)).transpose()?,
                 };
                 api.act(&path, &new).await?

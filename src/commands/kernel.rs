@@ -5,7 +5,7 @@
 
 use crate::{
     logging, python, runtime,
-    settings::{Flags, Settings, Surroundings},
+    settings::{Flags, Settings, Surroundings, secrets},
 };
 use anyhow::Context;
 use baton_kernel_proxy::{BrokerChoice, Config, ForkedKernel, LAUNCHER_MODULE, TrashConfig};
@@ -121,7 +121,7 @@ impl Choices {
 
 fn broker_choice(settings: Settings) -> anyhow::Result<BrokerChoice> {
     if let Some(address) = settings.broker_address.clone() {
-        let token = settings.token()?;
+        let token = secrets::token(&settings)?;
         return Ok(BrokerChoice::Configured(Dial {
             address,
             token,

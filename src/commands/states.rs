@@ -2,7 +2,7 @@
 
 use super::ask::{client, run, shown, text};
 use crate::{service, settings::Settings};
-use baton_transport::ChunkClient;
+use baton_transport::{ChunkClient, states};
 use clap::Args;
 use nix::unistd::{Uid, User};
 use std::process::ExitCode;
@@ -27,13 +27,13 @@ pub(crate) fn main(settings: &Settings, of: &States) -> anyhow::Result<ExitCode>
     // The owner's name that this user's notebooks send to a broker without known people.
     let user = User::from_uid(Uid::current())?;
     let owner = user.map_or_else(|| Uid::current().to_string(), |user| user.name);
-    let states = ChunkClient::new(&service::dial(settings)?)?
+    let chunks = ChunkClient::new(&service::dial(settings)?)?
         .of_owner(owner, of.course.clone().or_else(|| settings.course.clone()));
     run(async {
         if let Some(name) = &of.delete {
-            states.delete_state(name).await?;
+            states::delete(&chunks, name).await?;
         }
-        let left = states.states().await?;
+        let left = states::all(&chunks).await?;
         shown(left.as_slice(), of.json, text::saved_states)
     })
 }

@@ -4,48 +4,46 @@ use super::{Settings, SettingsError};
 use baton_transport::Token;
 use std::{os::unix::fs::PermissionsExt, path::Path};
 
-impl Settings {
-    /// The secret itself, from the environment or from its file.
-    pub(crate) fn token_text(&self) -> Result<Option<String>, SettingsError> {
-        secret(self.token.as_deref(), self.token_file.as_deref())
-    }
+/// The secret itself, from the environment or from its file.
+pub(crate) fn token_text(settings: &Settings) -> Result<Option<String>, SettingsError> {
+    secret(settings.token.as_deref(), settings.token_file.as_deref())
+}
 
-    /// The broker's token for the API of JupyterHub.
-    pub(crate) fn hub_service_token(&self) -> Result<Option<String>, SettingsError> {
-        let file = self.broker_hub_token_file.as_deref();
-        secret(self.broker_hub_token.as_deref(), file)
-    }
+/// The broker's token for the API of JupyterHub.
+pub(crate) fn hub_service_token(settings: &Settings) -> Result<Option<String>, SettingsError> {
+    let file = settings.broker_hub_token_file.as_deref();
+    secret(settings.broker_hub_token.as_deref(), file)
+}
 
-    /// A token that gives access only to the broker's metrics.
-    pub(crate) fn monitor_token(&self) -> Result<Option<String>, SettingsError> {
-        let file = self.broker_monitor_token_file.as_deref();
-        secret(self.broker_monitor_token.as_deref(), file)
-    }
+/// A token that gives access only to the broker's metrics.
+pub(crate) fn monitor_token(settings: &Settings) -> Result<Option<String>, SettingsError> {
+    let file = settings.broker_monitor_token_file.as_deref();
+    secret(settings.broker_monitor_token.as_deref(), file)
+}
 
-    /// The token with which this program connects to the broker.
-    pub(crate) fn token(&self) -> Result<Option<Token>, SettingsError> {
-        let of_hub = self.hub_token.as_deref();
-        let of_hub = of_hub.filter(|_| self.broker_address.is_some());
-        let own = self.token_text()?;
-        let of_hub = of_hub.map(Token::of_notebook_server);
-        match own.as_deref().map(Token::new).or(of_hub) {
-            None if self.broker_address.is_some() => self.login_token(),
-            token => Ok(token),
-        }
+/// The token with which this program connects to the broker.
+pub(crate) fn token(settings: &Settings) -> Result<Option<Token>, SettingsError> {
+    let of_hub = settings.hub_token.as_deref();
+    let of_hub = of_hub.filter(|_| settings.broker_address.is_some());
+    let own = token_text(settings)?;
+    let of_hub = of_hub.map(Token::of_notebook_server);
+    match own.as_deref().map(Token::new).or(of_hub) {
+        None if settings.broker_address.is_some() => login_token(settings),
+        token => Ok(token),
     }
+}
 
-    /// The token of `baton login`.
-    fn login_token(&self) -> Result<Option<Token>, SettingsError> {
-        let path = &self.login_token_file;
-        let Ok(metadata) = std::fs::metadata(path) else {
-            return Ok(None);
-        };
-        if metadata.permissions().mode() & 0o077 != 0 {
-            return Err(SettingsError::OpenTokenFile { path: path.clone() });
-        }
-        let token = secret(None, Some(path))?;
-        Ok(token.as_deref().map(Token::new))
+/// The token of `baton login`.
+fn login_token(settings: &Settings) -> Result<Option<Token>, SettingsError> {
+    let path = &settings.login_token_file;
+    let Ok(metadata) = std::fs::metadata(path) else {
+        return Ok(None);
+    };
+    if metadata.permissions().mode() & 0o077 != 0 {
+        return Err(SettingsError::OpenTokenFile { path: path.clone() });
     }
+    let token = secret(None, Some(path))?;
+    Ok(token.as_deref().map(Token::new))
 }
 
 fn secret(text: Option<&str>, file: Option<&Path>) -> Result<Option<String>, SettingsError> {

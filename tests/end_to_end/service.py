@@ -181,13 +181,11 @@ class Service:
     @contextmanager
     def no_descriptors(self) -> Iterator[None]:
         """The broker may open only the descriptors that it reserves for itself."""
-        need_root("count the descriptors of a process that allows no debugger")
-        before = self.broker.rlimit(psutil.RLIMIT_NOFILE)
-        self.broker.rlimit(psutil.RLIMIT_NOFILE, (self.broker.num_fds() + 8, before[1]))
+        restore = limit_descriptors(self.broker, spare=8)
         try:
             yield
         finally:
-            self.broker.rlimit(psutil.RLIMIT_NOFILE, before)
+            restore()
 
     def wait_until_stopped(self, process: psutil.Process) -> None:
         wait_until(lambda: process.status() == psutil.STATUS_STOPPED, f"{process} is stopped")
@@ -258,13 +256,19 @@ def broken_store(service: Service) -> Iterator[None]:
 @contextmanager
 def exhausted_descriptors(service: Service) -> Iterator[None]:
     """The broker can open no more files and accept no more connections."""
-    need_root("count the descriptors of a process that allows no debugger")
-    limits = service.broker.rlimit(psutil.RLIMIT_NOFILE)
-    service.broker.rlimit(psutil.RLIMIT_NOFILE, (service.broker.num_fds(), limits[1]))
+    restore = limit_descriptors(service.broker)
     try:
         yield
     finally:
-        service.broker.rlimit(psutil.RLIMIT_NOFILE, limits)
+        restore()
+
+
+def limit_descriptors(process: psutil.Process, spare: int = 0) -> Callable[[], None]:
+    """The process may open only so many more descriptors, until the returned function is called."""
+    need_root("count the descriptors of a process that allows no debugger")
+    limits = process.rlimit(psutil.RLIMIT_NOFILE)
+    process.rlimit(psutil.RLIMIT_NOFILE, (process.num_fds() + spare, limits[1]))
+    return lambda: process.rlimit(psutil.RLIMIT_NOFILE, limits) and None
 
 
 def run_binary(place: Place, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,7 @@
 //! In: `courses.toml`, which is read again after each change. Out: a [`Course`] for any name. A
 //! course that the file does not name has the settings of `[default]`.
 
+use crate::Account;
 use anyhow::Context;
 use baton_protocol::{Requirement, api, is_environment_name};
 use jiff::{SignedDuration, Timestamp, civil, tz::TimeZone};
@@ -86,6 +87,66 @@ impl Course {
         let others = others.filter(|name| self.environment.as_ref() != Some(name));
         own.chain(others).map(String::as_str)
     }
+
+    /// The factor on the weight: the largest weight of all deadlines that are near.
+    pub fn boost(&self, now_ms: i64) -> f64 {
+        let near = self
+            .deadlines
+            .iter()
+            .filter(|deadline| deadline.is_near(now_ms));
+        near.map(|deadline| deadline.weight).fold(1.0, f64::max)
+    }
+
+    /// Checks a change by its staff, who must not take what other courses share with it.
+    pub fn allows(&self, change: &api::CourseChange) -> Result<(), Wrong> {
+        let weight = change.weight.unwrap_or(self.weight);
+        let boosts: Vec<f64> = match &change.deadlines {
+            Some(deadlines) => deadlines.iter().map(|deadline| deadline.weight).collect(),
+            None => self
+                .deadlines
+                .iter()
+                .map(|deadline| deadline.weight)
+                .collect(),
+        };
+        let boost = boosts.into_iter().fold(1.0, f64::max);
+        let sets_weight = change.weight.is_some() || change.deadlines.is_some();
+        if sets_weight && weight * boost > self.most_weight {
+            let says = format!(
+                "times the weight of a deadline must be at most {}; an admin can allow more (most_weight)",
+                self.most_weight
+            );
+            return Err(Wrong::new("weight", says));
+        }
+        let mut lessons = change.timetable.iter().flatten();
+        if lessons.any(|lesson| lesson.people > self.most_people) {
+            let says = format!(
+                "may have lessons with at most {} people; an admin can allow more (most_people)",
+                self.most_people
+            );
+            return Err(Wrong::new("timetable", says));
+        }
+        Ok(())
+    }
+
+    /// Checks an allowance that its staff grant.
+    pub fn allows_extra(
+        &self,
+        allowances: &Allowances,
+        account: &Account,
+        extra_ms: u64,
+        now_ms: i64,
+    ) -> Result<(), Wrong> {
+        let budget_ms = self.budget.as_ref().map_or(0, |budget| budget.of_ms);
+        let most_ms = self.most_allowance_ms.unwrap_or(budget_ms);
+        if allowances.most_with(account, extra_ms, now_ms) <= most_ms {
+            return Ok(());
+        }
+        let says = format!(
+            "and other allowances of a person must be at most {} together; an admin can grant more (most_allowance)",
+            baton_humanize::whole_seconds(std::time::Duration::from_millis(most_ms))
+        );
+        Err(Wrong::new("gpu_time_ms", says))
+    }
 }
 
 /// The GPU time of one person between two resets.
@@ -123,6 +184,21 @@ impl Courses {
             named: BTreeMap::new(),
             paused_workers: BTreeMap::new(),
         }
+    }
+
+    pub fn with(&self, changes: &Changes) -> Self {
+        let mut changed = self.clone();
+        for (name, change) in &changes.courses {
+            let course = changes::changed(changed.of(name), change, &changed.zone());
+            changed.named.insert(name.clone(), course);
+        }
+        for (name, paused) in &changes.workers {
+            match paused {
+                Some(why) => changed.paused_workers.insert(name.clone(), why.clone()),
+                None => changed.paused_workers.remove(name),
+            };
+        }
+        changed
     }
 
     pub fn of(&self, course: &str) -> &Course {
@@ -192,17 +268,6 @@ impl Courses {
                 .map(|(name, section)| (name, section.paused))
                 .collect(),
         })
-    }
-}
-
-impl Course {
-    /// The factor on the weight: the largest weight of all deadlines that are near.
-    pub fn boost(&self, now_ms: i64) -> f64 {
-        let near = self
-            .deadlines
-            .iter()
-            .filter(|deadline| deadline.is_near(now_ms));
-        near.map(|deadline| deadline.weight).fold(1.0, f64::max)
     }
 }
 

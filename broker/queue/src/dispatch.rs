@@ -233,17 +233,7 @@ impl Dispatch {
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
-        job.acknowledged = acknowledged.unwrap_or(job.acknowledged);
-        let events: Vec<NumberedEvent> = events
-            .into_iter()
-            .map(|event| {
-                job.last_event += 1;
-                NumberedEvent {
-                    number: job.last_event,
-                    event,
-                }
-            })
-            .collect();
+        let events = job.number(events, acknowledged);
         if !events.is_empty()
             && let Some(notebook) = self.peers.notebooks.get(&job.follower())
             && let Some(connection) = notebook.connection
@@ -320,10 +310,10 @@ impl Dispatch {
             notebook.subscriptions.remove(&id);
             notebook.connection
         });
-        if job.remainder != Remainder::Nothing
+        if job.remainder() != Remainder::Nothing
             && let Some(connection) = self.peers.runner(&job)
         {
-            let fencing = job.fencing;
+            let fencing = job.fencing();
             actions.push(Action::ToWorker(
                 connection,
                 ToWorker::Revoke { job: id, fencing },
@@ -356,8 +346,8 @@ impl Dispatch {
 
     /// How long a job ran, if its worker does not report it.
     fn ran(&self, id: JobId, now: Now) -> Usage {
-        let started_ms = self.jobs.get(id).and_then(|job| job.started_ms);
-        let worker = self.jobs.get(id).and_then(|job| job.worker);
+        let started_ms = self.jobs.get(id).and_then(|job| job.started_ms());
+        let worker = self.jobs.get(id).and_then(|job| job.worker());
         let absent_ms =
             worker.and_then(|worker| self.peers.workers.get(&worker)?.disconnected_since_ms);
         let until_ms = absent_ms.unwrap_or(now.unix_ms);

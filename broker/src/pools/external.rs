@@ -8,11 +8,11 @@
 
 use super::{
     PoolSettings, Provider, Runner,
-    known::{Known, Life, is_paused},
+    known::{Known, Life},
     lives::new_name,
     tokens,
 };
-use crate::{clock::unix_ms, people::hash_of, words};
+use crate::{clock::unix_ms, people::hash_of};
 use baton_broker_queue::NotDone;
 use baton_broker_store::{PoolWorkerRow, StoreError};
 use baton_protocol::api::{JoinPool, Joined};
@@ -25,8 +25,6 @@ const CONNECTS_WITHIN: Duration = Duration::from_secs(120);
 const LOST_AFTER: Duration = Duration::from_secs(30 * 60);
 /// The same for a worker that is leaving: it may still have to send results over a bad network.
 const LEFT_AFTER: Duration = Duration::from_secs(60);
-/// Limits the rows of workers that join and die.
-const MOST_LIVES: usize = 16;
 
 impl Runner {
     /// Gives a worker a name and a token.
@@ -131,46 +129,6 @@ impl Runner {
             self.end(settings, pool, &name, why).await?;
         }
         Ok(())
-    }
-}
-
-impl Known {
-    /// Records how many workers are missing, and since when.
-    pub(super) fn ask(&mut self, settings: &PoolSettings, wanted: u32) {
-        let up = self.up();
-        self.wanted = match is_paused(&self.row) {
-            true => wanted.min(up),
-            false => wanted,
-        };
-        let joining = self.lives.iter().filter(|life| life.is_pending()).count();
-        let missing = self.wanted.saturating_sub(up) as usize;
-        let now_ms = unix_ms();
-        self.asked_ms
-            .resize(missing.saturating_sub(joining), now_ms);
-        let limit_ms = i64::try_from(settings.start_limit.as_millis()).unwrap_or(i64::MAX);
-        let since = self.asked_ms.first();
-        let is_late = since.is_some_and(|since| now_ms.saturating_sub(*since) >= limit_ms);
-        if !is_late {
-            self.late = None;
-        } else if self.late.is_none() {
-            let why = format!(
-                "A worker has been needed for {}, but none has joined: check what starts them",
-                words::span(limit_ms.unsigned_abs())
-            );
-            tracing::warn!("Pool {}: {why}", settings.name);
-            self.late = Some(why);
-        }
-    }
-
-    /// Workers that are gone or leaving do not count, so others may replace them.
-    fn is_full(&self, settings: &PoolSettings) -> bool {
-        let most = settings.terms.max as usize;
-        let is_there = |life: &&Life| {
-            let is_here = life.connected || life.row.connected_ms.is_none();
-            is_here && !life.draining && !life.failure_counted
-        };
-        self.lives.iter().filter(is_there).count() >= most
-            || self.lives.len() >= most.saturating_mul(4).saturating_add(MOST_LIVES)
     }
 }
 

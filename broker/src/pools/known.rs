@@ -1,7 +1,7 @@
 //! What the runner knows about each pool and about each worker that was requested.
 
 use super::{PoolSettings, command::JobState, offers::Lacking};
-use crate::words;
+use crate::{clock::unix_ms, words};
 use baton_broker_store::{PoolRow, PoolWorkerRow};
 use baton_protocol::{
     EnvironmentState,
@@ -14,6 +14,9 @@ use baton_scheduling::{
 };
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// Limits the rows of workers that join external pools and die.
+const MOST_LIVES: usize = 16;
 
 /// One worker of a pool, from its request to its end. Only `row` outlives the broker.
 pub(super) struct Life {
@@ -232,6 +235,44 @@ impl Known {
             start: self.usual(),
             workers: workers.collect(),
         }
+    }
+
+    /// For external pools: records how many workers are missing, and since when.
+    pub(super) fn ask(&mut self, settings: &PoolSettings, wanted: u32) {
+        let up = self.up();
+        self.wanted = match is_paused(&self.row) {
+            true => wanted.min(up),
+            false => wanted,
+        };
+        let joining = self.lives.iter().filter(|life| life.is_pending()).count();
+        let missing = self.wanted.saturating_sub(up) as usize;
+        let now_ms = unix_ms();
+        self.asked_ms
+            .resize(missing.saturating_sub(joining), now_ms);
+        let limit_ms = i64::try_from(settings.start_limit.as_millis()).unwrap_or(i64::MAX);
+        let since = self.asked_ms.first();
+        let is_late = since.is_some_and(|since| now_ms.saturating_sub(*since) >= limit_ms);
+        if !is_late {
+            self.late = None;
+        } else if self.late.is_none() {
+            let why = format!(
+                "A worker has been needed for {}, but none has joined: check what starts them",
+                words::span(limit_ms.unsigned_abs())
+            );
+            tracing::warn!("Pool {}: {why}", settings.name);
+            self.late = Some(why);
+        }
+    }
+
+    /// Whether an external pool has all of its workers. Those that are gone or leaving do not count, so others may replace them.
+    pub(super) fn is_full(&self, settings: &PoolSettings) -> bool {
+        let most = settings.terms.max as usize;
+        let is_there = |life: &&Life| {
+            let is_here = life.connected || life.row.connected_ms.is_none();
+            is_here && !life.draining && !life.failure_counted
+        };
+        self.lives.iter().filter(is_there).count() >= most
+            || self.lives.len() >= most.saturating_mul(4).saturating_add(MOST_LIVES)
     }
 }
 

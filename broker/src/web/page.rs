@@ -11,7 +11,6 @@ mod act;
 mod allowances;
 mod audit;
 mod capacity;
-mod chart;
 mod courses;
 mod facts;
 mod form;

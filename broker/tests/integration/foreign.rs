@@ -16,7 +16,7 @@ use baton_protocol::{
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
-use baton_transport::{ChunkClient, Connection};
+use baton_transport::{ChunkClient, Connection, states};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -109,8 +109,7 @@ impl Class {
         worker.report(job, fencing, 1, vec![started()]).await;
         ada.event(job).await;
         let saved = state_of(job, chunk);
-        chunk_client
-            .save_state(&job.to_string(), &saved)
+        states::save(&chunk_client, &job.to_string(), &saved)
             .await
             .unwrap();
         let notebook = ada.notebook;

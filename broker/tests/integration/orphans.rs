@@ -12,7 +12,7 @@ use baton_protocol::{
     proxy::{FromProxy, ToProxy},
     worker::ToWorker,
 };
-use baton_transport::ChunkClient;
+use baton_transport::{ChunkClient, states};
 use std::time::Duration;
 
 fn salvageable() -> JobEvent {
@@ -91,7 +91,7 @@ async fn heard(proxy: &mut FakeProxy, job: JobId, count: usize) -> Vec<JobEvent>
 
 async fn attachable(broker: &Broker, person: &str) -> Vec<(JobId, Option<Outcome>)> {
     let chunks = ChunkClient::new(&broker.dial_as(person)).unwrap();
-    let jobs = chunks.attachable().await.unwrap();
+    let jobs = states::attachable(&chunks).await.unwrap();
     jobs.into_iter().map(|job| (job.job, job.outcome)).collect()
 }
 
@@ -148,7 +148,7 @@ async fn no_other_person_attaches_or_discards_it() {
         mallory.send(FromProxy::Attach { job, after: 0 }).await;
         assert_eq!(mallory.next().await, ToProxy::UnknownJob { job });
         let chunks = ChunkClient::new(&broker.dial_as("mallory")).unwrap();
-        assert!(chunks.discard(job).await.is_err());
+        assert!(states::discard(&chunks, job).await.is_err());
     };
     refuses(&mut mallory).await;
     ada.send(FromProxy::Goodbye {}).await;
@@ -157,7 +157,7 @@ async fn no_other_person_attaches_or_discards_it() {
     worker.report(job, fencing, 3, vec![salvageable()]).await;
     mallory.expect_silence().await;
     let chunks = ChunkClient::new(&broker.dial_as("ada")).unwrap();
-    chunks.discard(job).await.unwrap();
+    states::discard(&chunks, job).await.unwrap();
     assert_eq!(worker.next().await, ToWorker::Revoke { job, fencing });
 }
 

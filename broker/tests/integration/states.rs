@@ -7,34 +7,34 @@ use crate::{
 };
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::JobId;
-use baton_transport::{ChunkClient, LinkError};
+use baton_transport::{ChunkClient, LinkError, states};
 
 async fn is_kept_and_deleted(broker: &Broker) {
-    let states = ChunkClient::new(&broker.dial).unwrap();
-    let states = states.of_owner("ada".to_owned(), None);
+    let client = ChunkClient::new(&broker.dial).unwrap();
+    let client = client.of_owner("ada".to_owned(), None);
     let (first, second) = (chunk(1, 18), chunk(2, 18));
     let of = |hash| state_of(JobId::random(), hash);
-    match states.save_state("friday", &of(first.0)).await {
+    match states::save(&client, "friday", &of(first.0)).await {
         Err(LinkError::Refused { problem }) => assert_eq!(problem.status, 409),
         other => panic!("its chunk is not here: {other:?}"),
     }
-    states.put(&[first.clone(), second.clone()]).await.unwrap();
+    client.put(&[first.clone(), second.clone()]).await.unwrap();
     let (old, new) = (of(first.0), of(second.0));
-    states.save_state("friday", &old).await.unwrap();
-    states.save_state("monday", &old).await.unwrap();
-    let saved = states.save_state("friday", &new).await.unwrap();
+    states::save(&client, "friday", &old).await.unwrap();
+    states::save(&client, "monday", &old).await.unwrap();
+    let saved = states::save(&client, "friday", &new).await.unwrap();
     assert_eq!((saved.bytes, saved.variables), (18, 1));
-    assert_eq!(states.load_state("friday").await.unwrap(), new);
-    assert_eq!(states.load_state("monday").await.unwrap(), old);
-    let listed = states.states().await.unwrap();
+    assert_eq!(states::load(&client, "friday").await.unwrap(), new);
+    assert_eq!(states::load(&client, "monday").await.unwrap(), old);
+    let listed = states::all(&client).await.unwrap();
     let names: Vec<&str> = listed.iter().map(|state| state.name.as_str()).collect();
     assert_eq!(names, ["friday", "monday"]);
-    states.delete_state("friday").await.unwrap();
-    match states.load_state("friday").await {
+    states::delete(&client, "friday").await.unwrap();
+    match states::load(&client, "friday").await {
         Err(LinkError::Refused { problem }) => assert_eq!(problem.status, 404),
         other => panic!("it was deleted: {other:?}"),
     }
-    assert_eq!(states.states().await.unwrap().len(), 1);
+    assert_eq!(states::all(&client).await.unwrap().len(), 1);
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@
 //! the steps, except by functions that follow no links.
 
 use crate::{
-    BuildError, Place, digest,
+    BuildError, EnvironmentFolder, digest,
     lock::REQUIREMENTS,
     packages::{canonical, installed, site_packages},
 };
@@ -106,17 +106,17 @@ impl Builder {
         key[..KEY_CHARACTERS].to_owned()
     }
 
-    fn step(&self, what: &'static str, place: &Place, arguments: &[&OsStr]) -> Step {
+    fn step(&self, what: &'static str, folder: &EnvironmentFolder, arguments: &[&OsStr]) -> Step {
         Step {
             what,
             program: self.uv.clone(),
             arguments: arguments.iter().map(OsString::from).collect(),
-            environment: self.environment(place),
-            folder: place.work().join(SOURCE),
+            environment: self.environment(folder),
+            folder: folder.work().join(SOURCE),
         }
     }
 
-    fn environment(&self, place: &Place) -> Vec<(OsString, OsString)> {
+    fn environment(&self, folder: &EnvironmentFolder) -> Vec<(OsString, OsString)> {
         let passed = std::env::vars_os().filter(|(name, _)| {
             let name = name.to_string_lossy();
             PASSED.iter().any(|known| name.starts_with(known))
@@ -127,14 +127,14 @@ impl Builder {
         let path = std::env::join_paths(folders.chain(std::env::split_paths(&path)));
         let set = [
             ("PATH", path.unwrap_or_default()),
-            ("UV_PROJECT_ENVIRONMENT", place.environment().into()),
+            ("UV_PROJECT_ENVIRONMENT", folder.environment().into()),
             ("UV_COMPILE_BYTECODE", "1".into()),
             ("UV_NO_PROGRESS", "1".into()),
             ("UV_PYTHON_PREFERENCE", "system".into()),
             ("NO_COLOR", "1".into()),
         ];
         let shared = [
-            ("UV_CACHE_DIR", place.work().join(CACHE).into()),
+            ("UV_CACHE_DIR", folder.work().join(CACHE).into()),
             ("UV_PYTHON_DOWNLOADS", "never".into()),
         ];
         let shared = shared.into_iter().filter(|_| self.is_shared);
@@ -147,20 +147,20 @@ impl Builder {
 /// Short, because it is part of a path that becomes part of the first line of programs.
 const KEY_CHARACTERS: usize = 32;
 
-/// Builds an environment in an empty place.
+/// Builds an environment in an empty folder.
 ///
 /// # Errors
 /// If a step fails, or the disk is full.
 pub async fn build(
     builder: &Builder,
     lock: &Lock,
-    place: &Place,
+    folder: &EnvironmentFolder,
     runner: &impl Runner,
 ) -> Result<(), BuildError> {
-    let source = place.work().join(SOURCE);
-    let full = |error: io::Error| full_or(error.into(), place);
+    let source = folder.work().join(SOURCE);
+    let full = |error: io::Error| full_or(error.into(), folder);
     write_lock(lock, &source).map_err(full)?;
-    let (environment, python) = (place.environment(), place.python());
+    let (environment, python) = (folder.environment(), folder.python());
     let (environment, python) = (environment.as_os_str(), python.as_os_str());
     let mut create: Vec<&OsStr> = ["venv", "--quiet", "--allow-existing"]
         .map(OsStr::new)
@@ -169,10 +169,10 @@ pub async fn build(
         create.extend(["--python".as_ref(), python.as_os_str()]);
     }
     create.push(environment);
-    let step = builder.step("create the environment", place, &create);
-    run(runner, &step, place).await?;
+    let step = builder.step("create the environment", folder, &create);
+    run(runner, &step, folder).await?;
     let none = || io::Error::other("it has no folder for packages");
-    let site = site_packages(&place.environment()).ok_or_else(none)?;
+    let site = site_packages(&folder.environment()).ok_or_else(none)?;
     for package in OWN_PACKAGES {
         copy(&builder.packages.join(package), &site.join(package)).map_err(full)?;
     }
@@ -191,9 +191,9 @@ pub async fn build(
         install.extend(["--python".as_ref(), python, REQUIREMENTS.as_ref()]);
     }
     // If a project pins its Python, the previous step has used that.
-    let step = builder.step("install the lock", place, &install);
-    run(runner, &step, place).await?;
-    let pins = place.work().join(OWN);
+    let step = builder.step("install the lock", folder, &install);
+    run(runner, &step, folder).await?;
+    let pins = folder.work().join(OWN);
     let needs = OWN_NEEDS.lines().filter(|line| !line.starts_with('#'));
     let mut add: Vec<&OsStr> = ["pip", "install", "--quiet"].map(OsStr::new).into();
     let options = locked_options(lock);
@@ -206,18 +206,22 @@ pub async fn build(
     ]);
     add.extend(needs.map(OsStr::new));
     write_new(&pins, &own_pins(&installed(&site))).map_err(full)?;
-    let step = builder.step("add what Baton needs", place, &add);
-    run(runner, &step, place).await?;
-    let cache = place.work().join(CACHE);
+    let step = builder.step("add what Baton needs", folder, &add);
+    run(runner, &step, folder).await?;
+    let cache = folder.work().join(CACHE);
     let _ = spawn_blocking(move || remove_tree(&cache)).await;
     Ok(())
 }
 
-async fn run(runner: &impl Runner, step: &Step, place: &Place) -> Result<(), BuildError> {
+async fn run(
+    runner: &impl Runner,
+    step: &Step,
+    folder: &EnvironmentFolder,
+) -> Result<(), BuildError> {
     let output = runner.run(step).await?;
     match output.status.success() {
         true => Ok(()),
-        false => Err(failed(step, &output, place)),
+        false => Err(failed(step, &output, folder)),
     }
 }
 
@@ -292,7 +296,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn failed(step: &Step, output: &Output, place: &Place) -> BuildError {
+fn failed(step: &Step, output: &Output, folder: &EnvironmentFolder) -> BuildError {
     let said = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<&str> = said
         .lines()
@@ -308,17 +312,19 @@ fn failed(step: &Step, output: &Output, place: &Place) -> BuildError {
         what: step.what,
         said,
     };
-    full_or(error, place)
+    full_or(error, folder)
 }
 
-fn full_or(error: BuildError, place: &Place) -> BuildError {
+fn full_or(error: BuildError, folder: &EnvironmentFolder) -> BuildError {
     let is_full = match &error {
         BuildError::Io(error) => error.kind() == io::ErrorKind::StorageFull,
         BuildError::Step { said, .. } => said.contains("No space left on device"),
         _ => false,
     };
     match is_full {
-        true => BuildError::DiskFull { path: place.work() },
+        true => BuildError::DiskFull {
+            path: folder.work(),
+        },
         false => error,
     }
 }

@@ -1,6 +1,6 @@
 //! A folder of environments, each in a folder of its own that is named after what it was built from.
 //!
-//! In: a key. Out: a complete environment that stays for as long as it is held, or an empty place
+//! In: a key. Out: a complete environment that stays for as long as it is held, or an empty folder
 //! to build it. One process builds it while others wait; if it is killed, the build starts again.
 //!
 //! ```text
@@ -46,13 +46,13 @@ pub struct Folder {
     kept: BTreeSet<String>,
 }
 
-/// The place of one environment.
+/// The folder of one environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct EnvironmentFolder {
     root: PathBuf,
 }
 
-impl Place {
+impl EnvironmentFolder {
     /// The folder with everything that a build writes.
     #[must_use]
     pub fn work(&self) -> PathBuf {
@@ -73,7 +73,7 @@ impl Place {
 /// A complete environment. It is not removed until this value is dropped or its process has ended.
 #[derive(Debug)]
 pub struct Held {
-    place: Place,
+    folder: EnvironmentFolder,
     _lock: File,
 }
 
@@ -84,19 +84,19 @@ pub enum Taken {
     Empty(Vacant),
 }
 
-/// A place in which only this process builds. If it is dropped before it is complete, the place
+/// A folder in which only this process builds. If it is dropped before it is complete, the folder
 /// becomes empty again.
 #[derive(Debug)]
 pub struct Vacant {
-    place: Place,
+    folder: EnvironmentFolder,
     is_complete: bool,
     _lock: File,
 }
 
 impl Vacant {
     #[must_use]
-    pub fn place(&self) -> &Place {
-        &self.place
+    pub fn folder(&self) -> &EnvironmentFolder {
+        &self.folder
     }
 
     /// Makes the environment available to others. Take it again to hold it.
@@ -104,7 +104,7 @@ impl Vacant {
     /// # Errors
     /// If the mark cannot be written.
     pub fn complete(mut self) -> Result<(), FolderError> {
-        let path = self.place.root.join(COMPLETE);
+        let path = self.folder.root.join(COMPLETE);
         fs::write(&path, "").map_err(|source| FolderError { path, source })?;
         self.is_complete = true;
         Ok(())
@@ -114,15 +114,15 @@ impl Vacant {
 impl Drop for Vacant {
     fn drop(&mut self) {
         if !self.is_complete {
-            remove(&self.place);
+            remove(&self.folder);
         }
     }
 }
 
 impl Held {
     #[must_use]
-    pub fn place(&self) -> &Place {
-        &self.place
+    pub fn folder(&self) -> &EnvironmentFolder {
+        &self.folder
     }
 }
 
@@ -146,9 +146,11 @@ impl Folder {
 
     /// The environment with this key, if it is complete.
     #[must_use]
-    pub fn complete(&self, key: &str) -> Option<Place> {
+    pub fn complete(&self, key: &str) -> Option<EnvironmentFolder> {
         let root = self.path.join(key);
-        root.join(COMPLETE).exists().then_some(Place { root })
+        root.join(COMPLETE)
+            .exists()
+            .then_some(EnvironmentFolder { root })
     }
 
     /// Removes the mark of completeness, so that the environment is built again when it is next taken.
@@ -168,7 +170,7 @@ impl Folder {
         })
     }
 
-    /// Returns the environment with this key, or an empty place for it once no other process builds it.
+    /// Returns the environment with this key, or an empty folder for it once no other process builds it.
     ///
     /// # Errors
     /// If the folder itself cannot be used.
@@ -198,8 +200,11 @@ impl Folder {
             let file = File::options().write(true).open(complete);
             // Marks it as used, to find the least recently used one later.
             let _ = file.and_then(|file| file.set_modified(SystemTime::now()));
-            let place = Place { root };
-            return Ok(Some(Taken::Complete(Held { place, _lock: lock })));
+            let folder = EnvironmentFolder { root };
+            return Ok(Some(Taken::Complete(Held {
+                folder,
+                _lock: lock,
+            })));
         }
         drop(lock);
         let lock = self.lock(key)?;
@@ -207,10 +212,10 @@ impl Folder {
             return Ok(None);
         }
         self.make_room(ROOM_BYTES, free_bytes);
-        let place = Place { root };
-        prepare(&place)?;
+        let folder = EnvironmentFolder { root };
+        prepare(&folder)?;
         Ok(Some(Taken::Empty(Vacant {
-            place,
+            folder,
             is_complete: false,
             _lock: lock,
         })))
@@ -242,7 +247,7 @@ impl Folder {
                     "The environment {key} is removed: no worker offers it, and its disk has little room"
                 );
                 let root = self.path.join(&key);
-                remove(&Place { root });
+                remove(&EnvironmentFolder { root });
             }
         }
     }
@@ -269,17 +274,17 @@ fn is_taken(taken: Result<(), TryLockError>) -> io::Result<bool> {
     }
 }
 
-/// Makes an empty place, without remains of an earlier build that was killed.
-fn prepare(place: &Place) -> io::Result<()> {
-    remove(place);
-    fs::create_dir_all(place.environment())
+/// Makes an empty folder, without remains of an earlier build that was killed.
+fn prepare(folder: &EnvironmentFolder) -> io::Result<()> {
+    remove(folder);
+    fs::create_dir_all(folder.environment())
 }
 
 /// Removes the mark first, so that a half-removed environment does not count as complete.
-fn remove(place: &Place) {
-    let _ = fs::remove_file(place.root.join(COMPLETE));
-    if let Err(error) = remove_tree(&place.root) {
-        let path = place.root.display();
+fn remove(folder: &EnvironmentFolder) {
+    let _ = fs::remove_file(folder.root.join(COMPLETE));
+    if let Err(error) = remove_tree(&folder.root) {
+        let path = folder.root.display();
         tracing::warn!("{path} could not be removed: {error}");
     }
 }
@@ -306,7 +311,7 @@ mod tests {
     }
 
     fn build(vacant: &Vacant) {
-        let file = vacant.place().environment().join("file");
+        let file = vacant.folder().environment().join("file");
         assert!(!file.exists(), "something of an earlier build is left");
         fs::write(file, "x").unwrap();
     }
@@ -330,7 +335,7 @@ mod tests {
         fs::create_dir_all(&left).unwrap();
         fs::write(left.join("file"), "half").unwrap();
         let held = take(&folder, "a").await;
-        let file = held.place().environment().join("file");
+        let file = held.folder().environment().join("file");
         assert_eq!(fs::read_to_string(file).unwrap(), "x");
         let again = folder.take("a").await.unwrap();
         assert!(matches!(again, Taken::Complete(_)), "{again:?}");
@@ -361,7 +366,7 @@ mod tests {
         };
         folder.discard("a").unwrap_err();
         assert!(
-            matches!(folder.try_take("a").unwrap(), Some(Taken::Complete(other)) if other.place() == held.place())
+            matches!(folder.try_take("a").unwrap(), Some(Taken::Complete(other)) if other.folder() == held.folder())
         );
         drop(held);
         folder.discard("a").unwrap();

@@ -21,7 +21,7 @@ mod errors;
 pub mod frames;
 mod holder;
 mod objects;
-mod states;
+pub mod states;
 pub mod tls;
 mod token;
 pub mod transfer;

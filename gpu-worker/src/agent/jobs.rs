@@ -1,35 +1,42 @@
 //! The jobs that this worker holds.
 
-use super::Agent;
 use crate::{
     job::{EndGuard, Job},
+    link::Link,
     questions::Questions,
-    report::EventSink,
+    report::{EventSink, Report},
 };
-use baton_protocol::{FencingNumber, JobId, Submission, outbox::Outbox, worker::FromWorker};
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+use baton_protocol::{
+    FencingNumber, JobEvent, JobId, Submission,
+    outbox::Outbox,
+    worker::{Acknowledged, FromWorker},
 };
-use tokio::sync::{Notify, watch};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 /// A job that this worker holds, until its last event is acknowledged.
 pub(super) struct Assignment {
-    pub(super) fencing: FencingNumber,
+    fencing: FencingNumber,
     /// The environment in which it runs; `None` is the worker's own Python.
     pub(super) environment: Option<String>,
-    pub(super) outbox: Outbox,
-    pub(super) unsent_bytes: Arc<AtomicUsize>,
+    outbox: Outbox,
+    unsent_bytes: Arc<AtomicUsize>,
     /// Memory of the session; 0 before the first measurement.
-    pub(super) memory_bytes: Arc<AtomicU64>,
+    memory_bytes: Arc<AtomicU64>,
     /// Changes once, when the cell may start.
-    pub(super) permission: watch::Sender<()>,
+    permission: watch::Sender<()>,
     pub(super) questions: Questions,
     pub(super) cancelled: CancellationToken,
-    pub(super) revoked: CancellationToken,
+    revoked: CancellationToken,
     pub(super) deferred_wanted: Arc<Notify>,
-    pub(super) orphaned: watch::Sender<bool>,
+    orphaned: watch::Sender<bool>,
 }
 
 impl Assignment {
@@ -40,21 +47,31 @@ impl Assignment {
     }
 }
 
-impl Agent {
+/// The jobs of this worker.
+pub(super) struct Jobs {
+    assignments: HashMap<JobId, Assignment>,
+    reports: mpsc::UnboundedSender<Report>,
+}
+
+impl Jobs {
+    pub(super) fn new(reports: mpsc::UnboundedSender<Report>) -> Self {
+        Self {
+            assignments: HashMap::new(),
+            reports,
+        }
+    }
+
+    /// Returns the job for its notebook's task, unless this worker has the same or a later assignment of it.
     pub(super) fn assign(
         &mut self,
         fencing: FencingNumber,
         account: u64,
         environment: Option<String>,
         submission: Submission,
-    ) {
+    ) -> Option<Job> {
         let (job, notebook) = (submission.job, submission.notebook);
-        match self
-            .assignments
-            .get(&job)
-            .map(|assignment| assignment.fencing)
-        {
-            Some(held) if held >= fencing => return,
+        match self.get(job).map(|assignment| assignment.fencing) {
+            Some(held) if held >= fencing => return None,
             Some(_) => self.give_up(job),
             None => {}
         }
@@ -102,14 +119,64 @@ impl Agent {
             warnings: Vec::new(),
         };
         self.assignments.insert(job, assignment);
-        self.enqueue(notebook, assigned);
+        Some(assigned)
     }
 
-    /// Stops a job and sends nothing more about it.
-    pub(super) fn give_up(&mut self, job: JobId) {
-        if let Some(assignment) = self.assignments.remove(&job) {
-            tracing::info!(%job, "Job {job} is no longer this worker's");
-            assignment.revoked.cancel();
+    pub(super) fn get(&self, job: JobId) -> Option<&Assignment> {
+        self.assignments.get(&job)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.assignments.is_empty()
+    }
+
+    /// How many have not ended.
+    pub(super) fn unfinished(&self) -> usize {
+        let assignments = self.assignments.values();
+        assignments.filter(|held| !held.outbox.has_end()).count()
+    }
+
+    pub(super) fn fencing_numbers(&self) -> Vec<(JobId, FencingNumber)> {
+        let assignments = self.assignments.iter();
+        assignments
+            .map(|(job, assignment)| (*job, assignment.fencing))
+            .collect()
+    }
+
+    /// Up to which event the broker has acknowledged each job.
+    pub(super) fn acknowledged(&self) -> Vec<Acknowledged> {
+        self.assignments
+            .iter()
+            .map(|(job, Assignment { outbox, .. })| Acknowledged {
+                job: *job,
+                number: outbox.acknowledged(),
+                started: outbox.start_is_stored(),
+            })
+            .filter(|known| known.number > 0)
+            .collect()
+    }
+
+    /// The memory of the sessions of those that have been measured.
+    pub(super) fn memory_bytes(&self) -> Vec<(JobId, u64)> {
+        let jobs = self.assignments.iter().map(|(job, assignment)| {
+            let bytes = assignment.memory_bytes.load(Ordering::Relaxed);
+            (*job, bytes)
+        });
+        jobs.filter(|(_, bytes)| *bytes > 0).collect()
+    }
+
+    /// The connection is a new one, so what the broker has not acknowledged is sent again.
+    pub(super) fn repeat(&mut self) {
+        for assignment in self.assignments.values_mut() {
+            assignment.outbox.rewind();
+            assignment.questions.ask_again();
+        }
+    }
+
+    pub(super) fn add_event(&mut self, job: JobId, fencing: FencingNumber, event: JobEvent) {
+        let assignment = self.assignments.get_mut(&job);
+        if let Some(assignment) = assignment.filter(|held| held.fencing == fencing) {
+            assignment.outbox.push(event);
         }
     }
 
@@ -131,8 +198,50 @@ impl Agent {
         }
     }
 
+    /// The broker has revoked this assignment and all earlier ones of the job.
+    pub(super) fn revoke(&mut self, job: JobId, fencing: FencingNumber) {
+        if self.get(job).is_some_and(|held| held.fencing <= fencing) {
+            self.give_up(job);
+        }
+    }
+
+    /// Gives up those that have not started.
+    pub(super) fn give_up_waiting(&mut self) {
+        let waiting = self.assignments.iter().filter(|(_, assignment)| {
+            !assignment.outbox.has_start() && !assignment.outbox.is_complete()
+        });
+        let waiting: Vec<JobId> = waiting.map(|(job, _)| *job).collect();
+        for job in waiting {
+            self.give_up(job);
+        }
+    }
+
+    /// Stops a job and sends nothing more about it.
+    fn give_up(&mut self, job: JobId) {
+        if let Some(assignment) = self.assignments.remove(&job) {
+            tracing::info!(%job, "Job {job} is no longer this worker's");
+            assignment.revoked.cancel();
+        }
+    }
+
+    pub(super) async fn send_events(&mut self, link: &mut Link) {
+        for (job, assignment) in &mut self.assignments {
+            while link.is_open()
+                && let Some((first, events)) = assignment.outbox.next_batch()
+            {
+                let message = FromWorker::Events {
+                    job: *job,
+                    fencing: assignment.fencing,
+                    first,
+                    events,
+                };
+                link.send(&message).await;
+            }
+        }
+    }
+
     /// Whether the broker still lacks events of a job, or what was to be salvaged of an orphan.
-    pub(super) fn has_something_to_say(&self) -> bool {
+    pub(super) fn have_unsent(&self) -> bool {
         let mut assignments = self.assignments.values();
         assignments.any(
             |Assignment {
@@ -144,19 +253,10 @@ impl Agent {
         )
     }
 
-    pub(super) async fn send_events(&mut self) {
-        for (job, assignment) in &mut self.assignments {
-            while self.line.is_open()
-                && let Some((first, events)) = assignment.outbox.next_batch()
-            {
-                let message = FromWorker::Events {
-                    job: *job,
-                    fencing: assignment.fencing,
-                    first,
-                    events,
-                };
-                self.line.send(&message).await;
-            }
+    /// Stops all of them.
+    pub(super) fn end(&self) {
+        for assignment in self.assignments.values() {
+            assignment.revoked.cancel();
         }
     }
 }

@@ -1,17 +1,18 @@
 //! The notebooks that have a task here, and their warm sessions.
 
-use super::Agent;
 use crate::{
+    context::Context,
     job::Job,
     notebook::{Reporter, serve_notebook},
+    report::Report,
 };
-use baton_protocol::{NotebookId, worker::FromWorker};
-use std::sync::Arc;
-use tokio::{sync::mpsc, time::Instant};
+use baton_protocol::NotebookId;
+use std::{collections::HashMap, sync::Arc};
+use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 
 pub(super) struct Notebook {
-    pub(super) task: u64,
-    pub(super) jobs: mpsc::UnboundedSender<Job>,
+    task: u64,
+    jobs: mpsc::UnboundedSender<Job>,
     /// How many of its jobs have not ended yet.
     pub(super) unfinished: usize,
     pub(super) warm: bool,
@@ -32,17 +33,38 @@ pub(super) struct Sessions {
 }
 
 impl Notebook {
-    pub(super) fn is_idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.unfinished == 0 && !self.defers
     }
 }
 
-impl Agent {
-    pub(super) fn enqueue(&mut self, notebook: NotebookId, job: Job) {
+/// The notebooks of this worker.
+pub(super) struct Notebooks {
+    entries: HashMap<NotebookId, Notebook>,
+    tasks: JoinSet<()>,
+    /// How many tasks were ever started.
+    task_count: u64,
+    context: Arc<Context>,
+    reports: mpsc::UnboundedSender<Report>,
+}
+
+impl Notebooks {
+    pub(super) fn new(context: Arc<Context>, reports: mpsc::UnboundedSender<Report>) -> Self {
+        Self {
+            entries: HashMap::new(),
+            tasks: JoinSet::new(),
+            task_count: 0,
+            context,
+            reports,
+        }
+    }
+
+    pub(super) fn enqueue(&mut self, job: Job) {
+        let notebook = job.submission.notebook;
         // If the task panicked, its session is gone, so the notebook gets a new task.
-        self.notebooks
+        self.entries
             .retain(|of, entry| *of != notebook || !entry.jobs.is_closed());
-        let entry = self.notebooks.entry(notebook).or_insert_with(|| {
+        let entry = self.entries.entry(notebook).or_insert_with(|| {
             self.task_count += 1;
             let (jobs, jobs_end) = mpsc::unbounded_channel();
             let reporter = Reporter {
@@ -68,9 +90,15 @@ impl Agent {
         let _ = entry.jobs.send(job);
     }
 
+    /// The entry of a notebook, unless it has another task by now.
+    pub(super) fn of_task(&mut self, notebook: NotebookId, task: u64) -> Option<&mut Notebook> {
+        let entry = self.entries.get_mut(&notebook);
+        entry.filter(|entry| entry.task == task)
+    }
+
     pub(super) fn sessions(&self) -> Sessions {
         let those = |has: fn(&Notebook) -> bool| {
-            let some = self.notebooks.iter().filter(|(_, entry)| has(entry));
+            let some = self.entries.iter().filter(|(_, entry)| has(entry));
             let mut some: Vec<NotebookId> = some.map(|(notebook, _)| *notebook).collect();
             some.sort_unstable();
             some
@@ -81,52 +109,60 @@ impl Agent {
         }
     }
 
+    /// Whether deferred state of any of them has not been sent.
+    pub(super) fn defer(&self) -> bool {
+        self.entries.values().any(|entry| entry.defers)
+    }
+
+    /// Whether any of them is not idle, or its session holds objects that no other session can hold.
+    pub(super) fn need_this_worker(&self) -> bool {
+        let needs = |entry: &Notebook| !entry.is_idle() || entry.warm && entry.keeps;
+        self.entries.values().any(needs)
+    }
+
     /// When the next notebook will have been idle for long enough to be culled.
     pub(super) fn next_cull(&self) -> Option<Instant> {
-        let idle = self.notebooks.values().filter(|entry| entry.is_idle());
+        let idle = self.entries.values().filter(|entry| entry.is_idle());
         let last_used = idle.map(|entry| entry.last_used).min()?;
         last_used.checked_add(self.context.config.session_idle)
     }
 
-    /// Ends the session that has been idle for longest, if another session waits for its GPU. Sessions that hold
-    /// objects that no other session can hold are ended last.
-    pub(super) async fn make_room(&mut self) {
-        if *self.context.sharing.waiting().borrow() == 0 {
-            return;
-        }
-        let before = self.sessions();
-        let idle = self
-            .notebooks
-            .iter()
-            .filter(|(_, entry)| entry.warm && entry.is_idle());
-        let first = idle.min_by_key(|(_, entry)| (entry.keeps, entry.last_used));
-        if let Some(notebook) = first.map(|(notebook, _)| *notebook) {
-            tracing::info!(%notebook, "The session of notebook {notebook} ends: another session needs its GPU");
-            self.notebooks.remove(&notebook);
-        }
-        self.report_sessions(&before).await;
-    }
-
-    pub(super) async fn cull(&mut self) {
-        let before = self.sessions();
+    pub(super) fn cull(&mut self) {
         let (now, idle) = (Instant::now(), self.context.config.session_idle);
-        self.notebooks.retain(|notebook, entry| {
+        self.entries.retain(|notebook, entry| {
             let keep = !entry.is_idle() || now.duration_since(entry.last_used) < idle;
             if !keep && entry.warm {
                 tracing::info!(%notebook, "The session of notebook {notebook} ends: it was idle too long");
             }
             keep
         });
-        self.report_sessions(&before).await;
     }
 
-    pub(super) async fn report_sessions(&mut self, before: &Sessions) {
-        let now = self.sessions();
-        if now != *before {
-            let Sessions { warm, keeping } = now;
-            self.line
-                .send(&FromWorker::Sessions { warm, keeping })
-                .await;
+    /// Ends the session that has been idle for longest, if another session waits for its GPU. Sessions that hold
+    /// objects that no other session can hold are ended last.
+    pub(super) fn make_room(&mut self) {
+        if *self.context.sharing.waiting().borrow() == 0 {
+            return;
         }
+        let idle = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.warm && entry.is_idle());
+        let first = idle.min_by_key(|(_, entry)| (entry.keeps, entry.last_used));
+        if let Some(notebook) = first.map(|(notebook, _)| *notebook) {
+            tracing::info!(%notebook, "The session of notebook {notebook} ends: another session needs its GPU");
+            self.end_session(notebook);
+        }
+    }
+
+    /// The notebook's task ends when its current jobs have ended.
+    pub(super) fn end_session(&mut self, notebook: NotebookId) {
+        self.entries.remove(&notebook);
+    }
+
+    /// Ends all sessions.
+    pub(super) async fn end(mut self) {
+        self.entries.clear();
+        while self.tasks.join_next().await.is_some() {}
     }
 }

@@ -105,6 +105,12 @@ struct Process {
     holds_since: Option<Instant>,
 }
 
+impl Process {
+    fn total_bytes(&self) -> u64 {
+        self.bytes + self.fixed_bytes
+    }
+}
+
 pub(super) type MakeSettings = Box<dyn FnOnce(u64) -> Settings + Send + Sync>;
 
 impl Arbitration {

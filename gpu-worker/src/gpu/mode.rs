@@ -4,8 +4,8 @@
 //! session holds while it lives.
 
 use super::{
-    CUDA_VISIBLE_DEVICES, Hardware, Limits, MONITORING, Membership, Place, Places, Reading,
-    Timeshare, monitor, shared,
+    CUDA_VISIBLE_DEVICES, ExclusiveGpu, ExclusiveGpus, Hardware, Limits, MONITORING, Membership,
+    Reading, Timeshare, monitor, shared,
 };
 use baton_scheduling::arbiter::UserId;
 use std::{
@@ -71,7 +71,7 @@ pub(crate) enum Sharing {
         /// Why no session can start any more.
         lost: watch::Sender<Option<String>>,
     },
-    Places(Arc<Places>),
+    Exclusive(Arc<ExclusiveGpus>),
     Open,
 }
 
@@ -79,7 +79,7 @@ pub(crate) enum Sharing {
 pub(crate) enum Part {
     Timeshare(Membership),
     /// A GPU or slice for this session alone.
-    Place(Place),
+    Exclusive(ExclusiveGpu),
     Nothing,
 }
 
@@ -107,37 +107,37 @@ impl Sharing {
             },
             GpuMode::Mig => match found(monitor::slices).await {
                 slices if slices.is_empty() => return Err(ModeError::NoSlice),
-                slices => Self::Places(Places::new(slices)),
+                slices => Self::Exclusive(ExclusiveGpus::new(slices)),
             },
             GpuMode::Exclusive => match found(monitor::gpus).await {
                 gpus if gpus.is_empty() => return Err(ModeError::NoGpu),
-                gpus => Self::Places(Places::new(gpus)),
+                gpus => Self::Exclusive(ExclusiveGpus::new(gpus)),
             },
             GpuMode::Open => Self::Open,
         })
     }
 
-    /// How many cells the worker runs at once by default: one in each place, or a few on each time-shared GPU.
+    /// How many cells the worker runs at once by default: one on each exclusive GPU, or a few on each time-shared GPU.
     pub(crate) fn slots(&self) -> usize {
         match self {
-            Self::Places(places) => places.count(),
+            Self::Exclusive(gpus) => gpus.count(),
             Self::Timeshare(timeshare) => SLOTS * timeshare.gpus(),
             Self::Mps { .. } | Self::Open => SLOTS,
         }
     }
 
-    /// Waits for a place, if the mode gives each session its own.
-    pub(crate) async fn place(&self) -> Option<Place> {
+    /// Waits for a GPU or slice, if the mode gives each session its own.
+    pub(crate) async fn exclusive(&self) -> Option<ExclusiveGpu> {
         match self {
-            Self::Places(places) => Some(places.take().await),
+            Self::Exclusive(gpus) => Some(gpus.take().await),
             Self::Timeshare(_) | Self::Mps { .. } | Self::Open => None,
         }
     }
 
-    /// How many sessions wait for a place.
+    /// How many sessions wait for a GPU or slice of their own.
     pub(crate) fn waiting(&self) -> watch::Receiver<usize> {
         match self {
-            Self::Places(places) => places.waiting(),
+            Self::Exclusive(gpus) => gpus.waiting(),
             Self::Timeshare(_) | Self::Mps { .. } | Self::Open => watch::channel(0).1,
         }
     }
@@ -146,7 +146,7 @@ impl Sharing {
     pub(crate) fn lost(&self) -> watch::Receiver<Option<String>> {
         match self {
             Self::Mps { lost, .. } => lost.subscribe(),
-            Self::Timeshare(_) | Self::Places(_) | Self::Open => watch::channel(None).1,
+            Self::Timeshare(_) | Self::Exclusive(_) | Self::Open => watch::channel(None).1,
         }
     }
 
@@ -155,7 +155,7 @@ impl Sharing {
     pub(crate) fn prepare(&self, command: &mut Command, folder: &Path) -> io::Result<()> {
         match self {
             Self::Timeshare(_) => shared::prepare(command, folder),
-            Self::Places(_) | Self::Mps { .. } | Self::Open => Ok(()),
+            Self::Exclusive(_) | Self::Mps { .. } | Self::Open => Ok(()),
         }
     }
 
@@ -164,13 +164,13 @@ impl Sharing {
     pub(crate) fn join(
         &self,
         user: UserId,
-        place: Option<Place>,
+        exclusive: Option<ExclusiveGpu>,
         command: &mut Command,
         folder: &Path,
     ) -> io::Result<Part> {
-        if let Some(place) = place {
-            place.show_to(command);
-            return Ok(Part::Place(place));
+        if let Some(exclusive) = exclusive {
+            exclusive.show_to(command);
+            return Ok(Part::Exclusive(exclusive));
         }
         match self {
             Self::Timeshare(timeshare) => {
@@ -191,7 +191,7 @@ impl Sharing {
                 }
                 Ok(Part::Nothing)
             }
-            Self::Places(_) | Self::Open => Ok(Part::Nothing),
+            Self::Exclusive(_) | Self::Open => Ok(Part::Nothing),
         }
     }
 }
@@ -201,7 +201,7 @@ impl Part {
     pub(crate) fn hardware(&self) -> Option<&Hardware> {
         match self {
             Self::Timeshare(membership) => membership.hardware(),
-            Self::Place(place) => Some(place.hardware()),
+            Self::Exclusive(gpu) => Some(gpu.hardware()),
             Self::Nothing => None,
         }
     }
@@ -209,14 +209,14 @@ impl Part {
     pub(crate) fn membership(&self) -> Option<&Membership> {
         match self {
             Self::Timeshare(membership) => Some(membership),
-            Self::Place(_) | Self::Nothing => None,
+            Self::Exclusive(_) | Self::Nothing => None,
         }
     }
 
     pub(crate) fn membership_mut(&mut self) -> Option<&mut Membership> {
         match self {
             Self::Timeshare(membership) => Some(membership),
-            Self::Place(_) | Self::Nothing => None,
+            Self::Exclusive(_) | Self::Nothing => None,
         }
     }
 }

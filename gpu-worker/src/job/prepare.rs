@@ -18,7 +18,7 @@ use crate::{
     transfer::{Source, Transport, open, receive},
 };
 use baton_chunks::Ledger;
-use baton_protocol::{Answer, JobEvent, Outcome, StateVersion};
+use baton_protocol::{Answer, JobEvent, Outcome, State, StateVersion};
 use baton_transport::Received;
 use std::{error::Error, path::Path, sync::Arc};
 
@@ -53,21 +53,12 @@ pub(crate) async fn prepare<'context>(
         let environment = environment.unwrap_or_default();
         Ending::not_started(messages::environment_not_ready(environment, &why))
     })?;
-    let lost_mirror = has_lost_mirror(session.as_ref());
-    if lost_mirror {
-        job.warnings.push(messages::mirror_lost_before());
-    }
-    let is_of_another = |session: &Session| session.python() != python;
-    let has_another = session.as_ref().is_some_and(is_of_another);
-    if has_another {
-        let environment = job.environment.as_deref();
-        job.warnings
-            .push(messages::another_environment(environment));
-    }
-    let lost = lost_mirror || has_another;
+    let reasons = reasons_against(session.as_ref(), &python, job.environment.as_deref());
+    let is_usable = reasons.is_empty();
+    job.warnings.extend(reasons);
     loop {
         let base = state.base();
-        let usable = session.as_ref().filter(|_| !lost);
+        let usable = session.as_ref().filter(|_| is_usable);
         let held = usable.and_then(|session| session.held_for(base));
         let plan = plan(held.map(|held| held.version), base);
         let opened = match plan {
@@ -78,16 +69,7 @@ pub(crate) async fn prepare<'context>(
             // A session with deferred state is kept here: the notebook asks for that state before it sends a
             // complete one.
             drop(session.take_if(|_| !deferred.needs_session()));
-            let answered = job.questions.ask(|question| match plan {
-                Plan::AskForState => JobEvent::StateWanted { question },
-                Plan::Continue | Plan::StartFresh => JobEvent::BytesWanted { question },
-            });
-            state = match answered.await {
-                Ok(Answer::State(state)) => state,
-                Ok(_) => return Err(state_lost(&UnexpectedAnswer)),
-                // The agent is ending.
-                Err(_) => return Err(shutting_down()),
-            };
+            state = ask_for_state(job, plan).await?;
             continue;
         };
         let (mut ready, state) = match plan {
@@ -115,13 +97,38 @@ pub(crate) async fn prepare<'context>(
     }
 }
 
+/// Why the job cannot run in this session, as warnings.
+fn reasons_against(
+    session: Option<&Session>,
+    python: &Path,
+    environment: Option<&str>,
+) -> Vec<String> {
+    let lost_mirror = has_lost_mirror(session).then(messages::mirror_lost_before);
+    let is_of_another = session.is_some_and(|session| session.python() != python);
+    let another = is_of_another.then(|| messages::another_environment(environment));
+    lost_mirror.into_iter().chain(another).collect()
+}
+
+async fn ask_for_state(job: &Job, plan: Plan) -> Result<State, Ending> {
+    let answered = job.questions.ask(|question| match plan {
+        Plan::AskForState => JobEvent::StateWanted { question },
+        Plan::Continue | Plan::StartFresh => JobEvent::BytesWanted { question },
+    });
+    match answered.await {
+        Ok(Answer::State(state)) => Ok(state),
+        Ok(_) => Err(state_lost(&UnexpectedAnswer)),
+        // The agent is ending.
+        Err(_) => Err(shutting_down()),
+    }
+}
+
 async fn continue_in_session(
     context: &Context,
-    place: &mut Option<Session>,
+    kept: &mut Option<Session>,
     base: StateVersion,
     source: Source,
 ) -> Result<(Session, Received), Ending> {
-    let session = place.as_mut().ok_or_else(shutting_down)?;
+    let session = kept.as_mut().ok_or_else(shutting_down)?;
     if let Some(gpu) = session.gpu() {
         // Discards what it has used since its last cell, because that belongs to no cell.
         gpu.usage().await;
@@ -132,24 +139,21 @@ async fn continue_in_session(
     let state = receive(&context.access, source, held.unwrap_or_default())
         .await
         .map_err(|error| state_lost(&error))?;
-    let session = place.take().ok_or_else(shutting_down)?;
+    let session = kept.take().ok_or_else(shutting_down)?;
     Ok((session, state))
 }
 
 /// Waits until the deferred state of earlier cells exists outside the session, because the next cell may overwrite
 /// it.
-async fn memory_is_kept(
-    place: &mut Option<Session>,
-    deferred: &mut Deferred,
-) -> Result<(), Ending> {
+async fn memory_is_kept(kept: &mut Option<Session>, deferred: &mut Deferred) -> Result<(), Ending> {
     while deferred.needs_session()
-        && let Some(session) = place
+        && let Some(session) = kept
     {
         tokio::select! {
             rest = session.after_cell(false) => match rest {
                 AfterCell::DeferredReady(snapshot, keeper) => deferred.on_ready(snapshot, keeper),
                 AfterCell::Ended(death) => {
-                    *place = None;
+                    *kept = None;
                     deferred.lose_session();
                     let error = messages::session_died(death.status, &death.last_lines, 0);
                     return Err(Ending::without_state(Outcome::WorkerLost, error));

@@ -5,16 +5,9 @@
 //! **Invariant:** a session sees a file of the machine only if [`View`] or the administrator names it.
 
 use super::{
-    Carrier, Gate, INSIDE, Image, Limits, Needs, NetworkChoice, PROCESS_LIMIT, SandboxError,
-    Wrapped,
-    devices::Devices,
-    egress::Egress,
-    filter, find,
-    groups::{Controller, Groups},
-    inherit, probe,
-    python::Pythons,
-    sys::join,
-    view::View,
+    Carrier, Gate, INSIDE, Image, Limits, Needs, NetworkChoice, SandboxError, Wrapped,
+    devices::Devices, egress::Egress, filter, find, groups::Groups, inherit, probe,
+    python::Pythons, sys::join, view::View,
 };
 use crate::Config;
 use std::{
@@ -130,9 +123,7 @@ impl Bubblewrap {
         });
         Self::set_variables(command);
         command.env(INSIDE.0, INSIDE.1);
-        if !self.groups.has(Controller::Processes) {
-            command.env(PROCESS_LIMIT, self.limits.processes.to_string());
-        }
+        self.limits.set_process_limit(command, &self.groups);
         Ok(Inside { view, mirror })
     }
 
@@ -269,7 +260,7 @@ mod tests {
 
     use super::*;
     use crate::gpu::Hardware;
-    use crate::sandbox::devices;
+    use crate::sandbox::{PreparedSandbox, devices};
 
     fn bubblewrap(devices: Devices) -> Bubblewrap {
         let limits = Limits {
@@ -312,7 +303,7 @@ mod tests {
         let printed = String::from_utf8(printed.unwrap().stdout).unwrap();
         let of_fresh: BTreeSet<_> = printed.lines().map(str::to_owned).collect();
 
-        let prepared = bubblewrap.prepare().unwrap();
+        let prepared = PreparedSandbox::start(bubblewrap).unwrap();
         let (entrance, _occupied) = prepared.occupy(bubblewrap, &inside).await.unwrap();
         let root = PathBuf::from(format!("/proc/{}/root", entrance.holder));
         let mut of_fork = BTreeSet::new();

@@ -8,11 +8,10 @@
 //! **Invariant:** no session starts on a system that does not support all of the [`RULES`].
 
 use super::{
-    CONFINEMENT, Group, Guard, Limits, Needs, NetworkChoice, PROCESS_LIMIT, SandboxError, Scratch,
-    Variable,
+    CONFINEMENT, Group, Guard, Limits, Needs, NetworkChoice, SandboxError, Scratch, Variable,
     devices::Devices,
     filter::{self, Isolation},
-    groups::{Controller, Groups},
+    groups::Groups,
     inherit, probe,
     python::Pythons,
     view::{May, View},
@@ -182,9 +181,7 @@ impl Landlock {
         for folder in scratch.writable() {
             view.writable(&folder, &folder);
         }
-        if !self.groups.has(Controller::Processes) {
-            command.env(PROCESS_LIMIT, self.limits.processes.to_string());
-        }
+        self.limits.set_process_limit(command, &self.groups);
         Ok(Confined { view, scratch })
     }
 
@@ -286,7 +283,7 @@ fn ruleset(rules: &[(PathBuf, May)], has_network: bool) -> Result<OwnedFd, Rules
         let Ok(file) = PathFd::new(path) else {
             continue;
         };
-        let mut access = may.access();
+        let mut access = access_of(*may);
         if !path.is_dir() {
             access &= AccessFs::from_file(FILES);
         }
@@ -296,19 +293,17 @@ fn ruleset(rules: &[(PathBuf, May)], has_network: bool) -> Result<OwnedFd, Rules
     Ok(file.expect("a ruleset with a hard requirement has a descriptor"))
 }
 
-impl May {
-    fn access(self) -> BitFlags<AccessFs> {
-        let read = AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir;
-        match self {
-            Self::Read => read,
-            Self::Write => {
-                let devices = AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev;
-                AccessFs::from_all(FILES) & !devices
-            }
-            Self::Connect => AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir,
-            Self::UseDevice => {
-                AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir | AccessFs::IoctlDev
-            }
+fn access_of(may: May) -> BitFlags<AccessFs> {
+    let read = AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir;
+    match may {
+        May::Read => read,
+        May::Write => {
+            let devices = AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev;
+            AccessFs::from_all(FILES) & !devices
+        }
+        May::Connect => AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir,
+        May::UseDevice => {
+            AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir | AccessFs::IoctlDev
         }
     }
 }

@@ -310,12 +310,9 @@ fn is_in(folders: &[PathBuf], file: &OwnedFd) -> io::Result<bool> {
     Ok(folders.iter().any(|folder| place.starts_with(folder)))
 }
 
-impl SandboxError {
-    pub(crate) fn without_guard() -> Self {
-        Self::NotConfined {
-            said: "system calls cannot wait for the worker (seccomp's user notification)"
-                .to_owned(),
-        }
+pub(crate) fn without_guard() -> SandboxError {
+    SandboxError::NotConfined {
+        said: "system calls cannot wait for the worker (seccomp's user notification)".to_owned(),
     }
 }
 
@@ -358,7 +355,7 @@ impl Answered {
     pub(crate) async fn required(self) -> Result<(), SandboxError> {
         match self.0.known().await {
             true => Ok(()),
-            false => Err(SandboxError::without_guard()),
+            false => Err(without_guard()),
         }
     }
 }

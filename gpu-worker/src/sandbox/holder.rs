@@ -86,7 +86,7 @@ impl Holder {
         Ok(Entrance {
             process,
             holder,
-            namespaces: bubblewrap.namespaces(),
+            namespaces: namespaces(bubblewrap.network),
             filter: super::filter::of_forks(),
         })
     }
@@ -124,17 +124,15 @@ impl ReadOnly {
     }
 }
 
-impl Bubblewrap {
-    fn namespaces(&self) -> libc::c_int {
-        let every = libc::CLONE_NEWUSER
-            | libc::CLONE_NEWPID
-            | libc::CLONE_NEWNS
-            | libc::CLONE_NEWIPC
-            | libc::CLONE_NEWUTS
-            | libc::CLONE_NEWCGROUP;
-        match self.network {
-            NetworkChoice::Host => every,
-            NetworkChoice::None | NetworkChoice::Egress => every | libc::CLONE_NEWNET,
-        }
+fn namespaces(network: NetworkChoice) -> libc::c_int {
+    let every = libc::CLONE_NEWUSER
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWCGROUP;
+    match network {
+        NetworkChoice::Host => every,
+        NetworkChoice::None | NetworkChoice::Egress => every | libc::CLONE_NEWNET,
     }
 }

@@ -32,10 +32,10 @@ pub(crate) struct PreparedSandbox {
     outermost: Outermost,
 }
 
-impl Bubblewrap {
-    pub(crate) fn prepare(&self) -> Result<PreparedSandbox, SandboxError> {
-        let mut command = Command::new(self.program());
-        let wrapped = self.around(&mut command)?;
+impl PreparedSandbox {
+    pub(crate) fn start(bubblewrap: &Bubblewrap) -> Result<Self, SandboxError> {
+        let mut command = Command::new(bubblewrap.program());
+        let wrapped = bubblewrap.around(&mut command)?;
         let (its_arguments, arguments) = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
         command
             .arg("--args")
@@ -43,16 +43,14 @@ impl Bubblewrap {
         inherit(&mut command, vec![its_arguments]);
         let holder = Holder::start(&mut command)?;
         let outermost = Outermost::spawn(command.stderr(Stdio::null()))?;
-        Ok(PreparedSandbox {
+        Ok(Self {
             arguments: File::from(arguments),
             wrapped,
             holder,
             outermost,
         })
     }
-}
 
-impl PreparedSandbox {
     /// A process that writes into these files joins the group.
     pub(crate) fn join_files(&self) -> io::Result<Vec<OwnedFd>> {
         let group = self.wrapped.group.as_ref();

@@ -197,6 +197,16 @@ impl Probe {
         Ok(command)
     }
 
+    /// Starts the command, which ends with [`PROGRAM`]. It must end here, because it holds descriptors.
+    fn start(&self, mut command: Command) -> io::Result<Outermost> {
+        command
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Outermost::spawn(&mut command)
+    }
+
     /// Checks the output of the program. `said`: its error output.
     ///
     /// # Errors
@@ -231,13 +241,8 @@ pub(super) async fn run(
     command
         .args(["--chdir", "/", "--"])
         .arg(bubblewrap.inside(python))
-        .args(["-I", "-c", PROGRAM])
-        .args(&probe.arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut outermost = Outermost::spawn(&mut command)?;
-    drop(command);
+        .args(["-I", "-c", PROGRAM]);
+    let mut outermost = probe.start(command)?;
     let (printed, said) = outermost.output().await?;
     probe.judge(&printed, &said)
 }
@@ -258,13 +263,8 @@ pub(super) async fn run_confined(
     let answered = guarded(guard)?.before(&mut command);
     command
         .current_dir("/")
-        .args(["-c", &format!("{CONFINED}{PROGRAM}")])
-        .args(&probe.arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut outermost = Outermost::spawn(&mut command)?;
-    drop(command);
+        .args(["-c", &format!("{CONFINED}{PROGRAM}")]);
+    let mut outermost = probe.start(command)?;
     answered.required().await?;
     let (printed, said) = outermost.output().await?;
     probe.judge(&printed, &said)

@@ -13,11 +13,11 @@ use crate::{
     Config,
     batch::LARGEST_OUTPUT_BYTES,
     disk::Disk,
-    gpu::{Hardware, Place, Sharing},
+    gpu::{ExclusiveGpu, Hardware, Sharing},
     mirror::SessionMirror,
     packages::SessionPackages,
     processes,
-    sandbox::{Needs, Sandbox, SandboxError},
+    sandbox::{Needs, Sandbox, without_guard},
 };
 use baton_chunks::scanner::{self, SCANNER};
 use baton_jupyter_wire::{
@@ -72,7 +72,7 @@ pub(crate) struct StartRequest<'a> {
     pub(crate) mirror: Option<SessionMirror>,
     /// How sessions of this worker share its GPUs.
     pub(crate) sharing: &'a Sharing,
-    pub(crate) place: Option<Place>,
+    pub(crate) exclusive: Option<ExclusiveGpu>,
     pub(crate) account: u64,
     pub(crate) config: &'a Config,
     /// Forks the session; `None` starts a fresh Python.
@@ -94,7 +94,7 @@ pub(crate) async fn start(mut request: StartRequest<'_>) -> Result<Session, Star
         .sharing
         .join(
             request.account,
-            request.place.take(),
+            request.exclusive.take(),
             &mut command,
             folder.path(),
         )
@@ -152,7 +152,7 @@ pub(crate) async fn start(mut request: StartRequest<'_>) -> Result<Session, Star
         None => false,
     };
     if is_guarded && !calls_wait {
-        return Err(SandboxError::without_guard().into());
+        return Err(without_guard().into());
     }
     if let Some(mirror) = &mut request.mirror {
         mirror.started(opened.filter(|_| calls_wait));

@@ -31,186 +31,183 @@ struct End {
     left: Option<Box<SavedState>>,
 }
 
-impl RemoteCells {
-    /// Follows the job and reports its end to the shim. Returns the message that the shim sent
-    /// instead of waiting.
-    pub(crate) async fn attach(
-        &mut self,
-        attach: Attach,
-        reader: &mut ShimReader,
-        writer: &mut ShimWriter,
-    ) -> Result<Option<FromNotebook>, FrameError> {
-        let mut cell = RemoteCell::attaching(attach, reader, writer);
-        let (call, job) = (cell.call, cell.job);
-        let stop = match self.attach_steps(&mut cell).await {
-            Ok(()) => return Ok(None),
-            Err(stop) => stop,
-        };
-        self.link.detach(job).await;
-        self.display.close_comms(&mut cell);
-        self.display.end_status_line(&mut cell).await?;
-        let error = match stop {
-            Stop::KernelGone => return Ok(None),
-            Stop::Shim(error) => return Err(error),
-            Stop::Replaced(run) => return Ok(Some(FromNotebook::Run(*run))),
-            Stop::Ending(call) => return Ok(Some(FromNotebook::Ending { call })),
-            Stop::Cancelled | Stop::GivenUp => None,
-            Stop::Failed(failure) | Stop::Detached(failure) => Some(failure.error),
-        };
-        cell.writer
-            .send(&ToNotebook::StateFailed { call, error })
-            .await?;
-        Ok(None)
-    }
+/// Follows the job and reports its end to the shim. Returns the message that the shim sent
+/// instead of waiting.
+pub(crate) async fn attach(
+    cells: &mut RemoteCells,
+    attach: Attach,
+    reader: &mut ShimReader,
+    writer: &mut ShimWriter,
+) -> Result<Option<FromNotebook>, FrameError> {
+    let mut cell = RemoteCell::attaching(attach, reader, writer);
+    let (call, job) = (cell.call, cell.job);
+    let stop = match steps(cells, &mut cell).await {
+        Ok(()) => return Ok(None),
+        Err(stop) => stop,
+    };
+    cells.link.detach(job).await;
+    cells.display.close_comms(&mut cell);
+    cells.display.end_status_line(&mut cell).await?;
+    let error = match stop {
+        Stop::KernelGone => return Ok(None),
+        Stop::Shim(error) => return Err(error),
+        Stop::Replaced(run) => return Ok(Some(FromNotebook::Run(*run))),
+        Stop::Ending(call) => return Ok(Some(FromNotebook::Ending { call })),
+        Stop::Cancelled | Stop::GivenUp => None,
+        Stop::Failed(failure) | Stop::Detached(failure) => Some(failure.error),
+    };
+    cell.writer
+        .send(&ToNotebook::StateFailed { call, error })
+        .await?;
+    Ok(None)
+}
 
-    async fn attach_steps(&mut self, cell: &mut RemoteCell<'_>) -> Result<(), Stop> {
-        self.link.wake().await;
-        cell.connect(&mut self.link, &self.display, CONNECT_PATIENCE)
-            .await?;
-        self.link.attach(cell.job).await;
-        let end = self.follow_attached(cell).await?;
-        let files = self.files_left(cell, &end).await?;
-        let received = match end.left {
-            Some(left) => Some(self.receive_left(cell, left.manifest, left.about).await?),
-            None => None,
-        };
-        let (file, about, delta) = match received {
-            Some((file, about, delta)) => (Some(file), Some(about), Some(delta)),
-            None => (None, None, None),
-        };
-        let summary = self.display.summary(cell, end.finished.usage).await?;
-        let attached = ToNotebook::Attached {
-            call: cell.call,
-            outcome: end.finished.outcome,
-            error: end.finished.error,
-            about,
-            delta,
-            summary,
-        };
-        match &file {
-            Some(file) => cell.writer.send_with_file(&attached, file.as_fd()).await?,
-            None => cell.writer.send(&attached).await?,
-        }
-        let applied = cell.applied().await;
-        if !matches!(applied, Ok(true)) {
-            file_changes::undo(files).await;
-            applied?;
-            self.link.detach(cell.job).await;
-            return Ok(());
-        }
-        if let Some(files) = files {
-            self.files.keep(files).await;
-        }
-        cell.comms.clear();
-        self.link.applied(cell.job).await;
-        Ok(())
+async fn steps(cells: &mut RemoteCells, cell: &mut RemoteCell<'_>) -> Result<(), Stop> {
+    cells.link.wake().await;
+    cell.connect(&mut cells.link, &cells.display, CONNECT_PATIENCE)
+        .await?;
+    cells.link.attach(cell.job).await;
+    let end = follow(cells, cell).await?;
+    let files = files_left(cells, cell, &end).await?;
+    let received = match end.left {
+        Some(left) => Some(receive_left(cells, cell, left.manifest, left.about).await?),
+        None => None,
+    };
+    let (file, about, delta) = match received {
+        Some((file, about, delta)) => (Some(file), Some(about), Some(delta)),
+        None => (None, None, None),
+    };
+    let summary = cells.display.summary(cell, end.finished.usage).await?;
+    let attached = ToNotebook::Attached {
+        call: cell.call,
+        outcome: end.finished.outcome,
+        error: end.finished.error,
+        about,
+        delta,
+        summary,
+    };
+    match &file {
+        Some(file) => cell.writer.send_with_file(&attached, file.as_fd()).await?,
+        None => cell.writer.send(&attached).await?,
     }
+    let applied = cell.applied().await;
+    if !matches!(applied, Ok(true)) {
+        file_changes::undo(files).await;
+        applied?;
+        cells.link.detach(cell.job).await;
+        return Ok(());
+    }
+    if let Some(files) = files {
+        cells.files.keep(files).await;
+    }
+    cell.comms.clear();
+    cells.link.applied(cell.job).await;
+    Ok(())
+}
 
-    async fn follow_attached(&mut self, cell: &mut RemoteCell<'_>) -> Result<End, Stop> {
-        cell.status_line.waits(Waiting::Starting { worker: None });
-        let mut finished: Option<Finished> = None;
-        loop {
-            let look = cell.status_line.next_look(cell.now());
-            let event = tokio::select! {
-                step = self.link.next_of(cell.job) => match step {
-                    Step::Update(JobUpdate::Lost) => {
-                        return Err(Failure::not_attachable(cell.job).into());
-                    }
-                    Step::Update(JobUpdate::Event(event)) => *event,
-                    Step::Update(JobUpdate::Position(_) | JobUpdate::Cancelling) => continue,
-                    Step::Status(status) => {
-                        // A broker that is away for a while continues the job when it returns.
-                        let _ = cell.transports(status)?;
-                        continue;
-                    }
-                },
-                stop = cell.stopped() => return Err(stop),
-                () = tokio::time::sleep(look) => {
-                    self.display.refresh_status_line(cell).await?;
+async fn follow(cells: &mut RemoteCells, cell: &mut RemoteCell<'_>) -> Result<End, Stop> {
+    cell.status_line.waits(Waiting::Starting { worker: None });
+    let mut finished: Option<Finished> = None;
+    loop {
+        let look = cell.status_line.next_look(cell.now());
+        let event = tokio::select! {
+            step = cells.link.next_of(cell.job) => match step {
+                Step::Update(JobUpdate::Lost) => {
+                    return Err(Failure::not_attachable(cell.job).into());
+                }
+                Step::Update(JobUpdate::Event(event)) => *event,
+                Step::Update(JobUpdate::Position(_) | JobUpdate::Cancelling) => continue,
+                Step::Status(status) => {
+                    // A broker that is away for a while continues the job when it returns.
+                    let _ = cell.transports(status)?;
                     continue;
                 }
-            };
-            match (event, finished.take()) {
-                (JobEvent::Finished(end), _) if end.salvageable => finished = Some(end),
-                (JobEvent::Finished(end), _) => {
-                    return Ok(End {
-                        finished: end,
-                        left: None,
-                    });
-                }
-                (JobEvent::Salvaged { state, error, .. }, Some(end)) => {
-                    return Ok(End {
-                        finished: Finished {
-                            error: end.error.or(error),
-                            ..end
-                        },
-                        left: state,
-                    });
-                }
-                // These requests were for the kernel that has ended, so they get no answer.
-                (
-                    JobEvent::InputWanted { .. }
-                    | JobEvent::NamesWanted { .. }
-                    | JobEvent::FilesWanted { .. }
-                    | JobEvent::StateWanted { .. }
-                    | JobEvent::BytesWanted { .. },
-                    before,
-                ) => finished = before,
-                (event, before) => {
-                    finished = before;
-                    self.on_event(cell, event).await?;
-                }
+            },
+            stop = cell.stopped() => return Err(stop),
+            () = tokio::time::sleep(look) => {
+                cells.display.refresh_status_line(cell).await?;
+                continue;
+            }
+        };
+        match (event, finished.take()) {
+            (JobEvent::Finished(end), _) if end.salvageable => finished = Some(end),
+            (JobEvent::Finished(end), _) => {
+                return Ok(End {
+                    finished: end,
+                    left: None,
+                });
+            }
+            (JobEvent::Salvaged { state, error, .. }, Some(end)) => {
+                return Ok(End {
+                    finished: Finished {
+                        error: end.error.or(error),
+                        ..end
+                    },
+                    left: state,
+                });
+            }
+            // These requests were for the kernel that has ended, so they get no answer.
+            (
+                JobEvent::InputWanted { .. }
+                | JobEvent::NamesWanted { .. }
+                | JobEvent::FilesWanted { .. }
+                | JobEvent::StateWanted { .. }
+                | JobEvent::BytesWanted { .. },
+                before,
+            ) => finished = before,
+            (event, before) => {
+                finished = before;
+                cells.on_event(cell, event).await?;
             }
         }
     }
+}
 
-    async fn receive_left(
-        &mut self,
-        cell: &mut RemoteCell<'_>,
-        manifest: Manifest,
-        about: AboutState,
-    ) -> Result<(OwnedFd, AboutState, Delta), Stop> {
-        let transports = cell
-            .connect(&mut self.link, &self.display, self.patience)
-            .await?;
-        let receiving = transfer::receive_chunks(manifest, Ledger::default(), &transports.chunks);
-        let received = tokio::select! {
-            received = receiving => received,
-            stop = cell.stopped() => return Err(stop),
-        };
-        let received = received.map_err(|error| Failure::not_attached(&error, cell.job))?;
-        Ok((received.file, about, received.delta))
-    }
+async fn receive_left(
+    cells: &mut RemoteCells,
+    cell: &mut RemoteCell<'_>,
+    manifest: Manifest,
+    about: AboutState,
+) -> Result<(OwnedFd, AboutState, Delta), Stop> {
+    let transports = cell
+        .connect(&mut cells.link, &cells.display, cells.patience)
+        .await?;
+    let receiving = transfer::receive_chunks(manifest, Ledger::default(), &transports.chunks);
+    let received = tokio::select! {
+        received = receiving => received,
+        stop = cell.stopped() => return Err(stop),
+    };
+    let received = received.map_err(|error| Failure::not_attached(&error, cell.job))?;
+    Ok((received.file, about, received.delta))
+}
 
-    /// Applies file changes only in the folder in which the job's kernel started.
-    async fn files_left(
-        &mut self,
-        cell: &mut RemoteCell<'_>,
-        end: &End,
-    ) -> Result<Option<baton_mirror::Committed>, Stop> {
-        let folder = end
-            .left
-            .as_ref()
-            .and_then(|left| left.about.folder.as_deref());
-        let Some(files) = &end.finished.files else {
-            return Ok(None);
-        };
-        if folder.is_none() || folder != self.files.folder() {
-            let folder = folder.unwrap_or("another folder");
-            let text = format!(
-                "The files that the cell changed are not here: its notebook was in {folder}"
-            );
-            self.display.warn(cell, &text).await?;
-            return Ok(None);
-        }
-        file_changes::apply(
-            &mut self.files,
-            &mut self.display,
-            cell,
-            &mut self.link,
-            Some(files.clone()),
-            self.patience,
-        )
-        .await
+/// Applies file changes only in the folder in which the job's kernel started.
+async fn files_left(
+    cells: &mut RemoteCells,
+    cell: &mut RemoteCell<'_>,
+    end: &End,
+) -> Result<Option<baton_mirror::Committed>, Stop> {
+    let folder = end
+        .left
+        .as_ref()
+        .and_then(|left| left.about.folder.as_deref());
+    let Some(files) = &end.finished.files else {
+        return Ok(None);
+    };
+    if folder.is_none() || folder != cells.files.folder() {
+        let folder = folder.unwrap_or("another folder");
+        let text =
+            format!("The files that the cell changed are not here: its notebook was in {folder}");
+        cells.display.warn(cell, &text).await?;
+        return Ok(None);
     }
+    file_changes::apply(
+        &mut cells.files,
+        &mut cells.display,
+        cell,
+        &mut cells.link,
+        Some(files.clone()),
+        cells.patience,
+    )
+    .await
 }

@@ -16,7 +16,7 @@ use baton_jupyter_wire::{
     shim::{ShimReader, ShimWriter},
 };
 use baton_protocol::{
-    CallId, ClientJob, GroupId, JobId, JobKind, Output, State,
+    CallId, Cell, ClientJob, GroupId, JobId, JobKind, Outcome, Output, State,
     files::NotebookFolder,
     shim::{Attach, FromNotebook, Ran, Run, Snapshot, ToNotebook},
 };
@@ -66,7 +66,7 @@ pub(super) struct RemoteCell<'a> {
 }
 
 /// Where the output of a cell appears.
-struct Place {
+struct OutputTarget {
     parent: ParentCell,
     captured: bool,
     quiet: bool,
@@ -116,12 +116,33 @@ impl<'a> RemoteCell<'a> {
             silent: run.silent || is_callback,
             background: job.kind == JobKind::Background,
         };
-        let place = Place {
+        let target = OutputTarget {
             parent,
             captured: run.captured,
             quiet: run.quiet || run.silent,
         };
-        Self::at(place, job, run.call, reader, writer)
+        Self::at(target, job, run.call, reader, writer)
+    }
+
+    /// What the broker and the worker get, apart from state and folder.
+    pub(super) fn request(&self, run: &Run, python: &str, python_version: &str) -> Cell {
+        Cell {
+            code: run.code.clone(),
+            message_id: run.message_id.clone(),
+            execution_count: run.execution_count,
+            kind: self.kind,
+            silent: run.silent,
+            timeout_ms: run.timeout_ms,
+            longest_timeout_ms: None,
+            gpu_memory_bytes: run.gpu_memory_bytes,
+            gpu: run.gpu.clone(),
+            environment: run.environment.clone(),
+            allow_stdin: run.allow_stdin,
+            python: python.to_owned(),
+            python_version: python_version.to_owned(),
+            folder: run.folder.clone(),
+            notebook_folder: None,
+        }
     }
 
     /// The cell that attaches a job of an earlier kernel.
@@ -138,7 +159,7 @@ impl<'a> RemoteCell<'a> {
             silent: false,
             background: false,
         };
-        let place = Place {
+        let target = OutputTarget {
             parent,
             captured: attach.captured,
             quiet: false,
@@ -148,11 +169,11 @@ impl<'a> RemoteCell<'a> {
             kind: JobKind::Background,
             group: None,
         };
-        Self::at(place, job, attach.call, reader, writer)
+        Self::at(target, job, attach.call, reader, writer)
     }
 
     fn at(
-        place: Place,
+        target: OutputTarget,
         ClientJob {
             id: job,
             kind,
@@ -166,11 +187,11 @@ impl<'a> RemoteCell<'a> {
             job,
             kind,
             group,
-            parent: place.parent,
-            captured: place.captured,
+            parent: target.parent,
+            captured: target.captured,
             call,
             began: Instant::now(),
-            status_line: StatusLine::new(format!("baton-{job}"), place.quiet),
+            status_line: StatusLine::new(format!("baton-{job}"), target.quiet),
             is_stored: false,
             worker: None,
             session_before: None,
@@ -194,6 +215,29 @@ impl<'a> RemoteCell<'a> {
             job: last_digits(self.job),
             worker: self.worker.clone(),
             gpu_time: self.status_line.gpu_time_left(),
+        }
+    }
+
+    pub(super) fn cancelled(&self, table_kept: bool) -> ToNotebook {
+        ToNotebook::Finished {
+            call: self.call,
+            outcome: Outcome::Cancelled,
+            error: None,
+            delta: None,
+            table_kept,
+            ran: Some(self.ran()),
+            summary: None,
+        }
+    }
+
+    pub(super) fn failed(&self, failure: Failure, table_kept: bool) -> ToNotebook {
+        tracing::warn!(job.id = %self.job, error = %failure.error.value, "A %%gpu cell returned no result");
+        ToNotebook::Failed {
+            call: self.call,
+            outcome: failure.outcome,
+            error: failure.error,
+            table_kept,
+            ran: Some(self.ran()),
         }
     }
 

@@ -3,60 +3,78 @@
 //! them with its first `%%gpu` cell.
 
 use super::{
-    RemoteCells,
     cell::{RemoteCell, Stop},
+    display::Display,
     link::{Status, Transports},
+    naming::Naming,
 };
-use baton_jupyter_wire::shim::ShimWriter;
-use baton_protocol::{CallId, SavedState, api, shim::ToNotebook};
-use baton_transport::frames::FrameError;
+use baton_protocol::{SavedState, api};
+use baton_transport::states;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long to ask the broker. The cell has been submitted by then and loses no time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-impl RemoteCells {
-    /// Answers a kernel that is about to end with the name under which to save its variables, if it should.
-    pub(crate) async fn on_ending(
-        &mut self,
-        call: CallId,
-        writer: &mut ShimWriter,
-    ) -> Result<(), FrameError> {
-        let wanted = matches!(self.link.status(), Status::Up(transports) if transports.autosave);
-        let name = (wanted && !self.naming.is_program()).then(|| saved_as(&self.naming.notebook));
-        writer.send(&ToNotebook::Autosave { call, name }).await
-    }
+/// The name under which a kernel that is about to end saves its variables, if it should.
+pub(super) fn autosave_name(broker: &Status, naming: &Naming) -> Option<String> {
+    let wanted = matches!(broker, Status::Up(transports) if transports.autosave);
+    (wanted && !naming.is_program()).then(|| saved_as(&naming.notebook))
+}
 
-    pub(super) async fn mention_earlier_kernels(
+/// What the notebook's earlier kernels left, which is mentioned once.
+#[derive(Default)]
+pub(super) struct EarlierKernels {
+    mentioned: bool,
+}
+
+impl EarlierKernels {
+    pub(super) async fn mention(
         &mut self,
         cell: &mut RemoteCell<'_>,
         transports: &Transports,
+        naming: &Naming,
+        display: &mut Display,
     ) -> Result<(), Stop> {
-        if std::mem::replace(&mut self.mentioned_earlier_kernels, true) || self.naming.is_program()
-        {
+        if std::mem::replace(&mut self.mentioned, true) || naming.is_program() {
             return Ok(());
         }
-        let states = async {
-            match transports.autosave {
-                true => transports.chunks.states().await.unwrap_or_default(),
-                false => Vec::new(),
-            }
-        };
-        let jobs = async { transports.chunks.attachable().await.unwrap_or_default() };
-        let found = async { tokio::join!(states, jobs) };
-        let (states, jobs) = tokio::select! {
-            found = tokio::time::timeout(PATIENCE, found) => found.unwrap_or_default(),
-            stop = cell.stopped() => return Err(stop),
-        };
-        let name = saved_as(&self.naming.notebook);
-        let saved = states.iter().find(|state| state.name == name);
-        let of_notebook = |job: &&api::AttachableJob| job.notebook == self.naming.notebook;
-        let left = jobs.iter().filter(of_notebook).count();
-        for line in saved.map(of_state).into_iter().chain(of_jobs(left)) {
-            self.display.show_line(cell, &line).await?;
+        for line in left_by_them(cell, transports, &naming.notebook).await? {
+            display.show_line(cell, &line).await?;
         }
         Ok(())
     }
+}
+
+async fn left_by_them(
+    cell: &mut RemoteCell<'_>,
+    transports: &Transports,
+    notebook: &str,
+) -> Result<Vec<String>, Stop> {
+    let states = async {
+        match transports.autosave {
+            true => states::all(&transports.chunks).await.unwrap_or_default(),
+            false => Vec::new(),
+        }
+    };
+    let jobs = async {
+        states::attachable(&transports.chunks)
+            .await
+            .unwrap_or_default()
+    };
+    let found = async { tokio::join!(states, jobs) };
+    let (states, jobs) = tokio::select! {
+        found = tokio::time::timeout(PATIENCE, found) => found.unwrap_or_default(),
+        stop = cell.stopped() => return Err(stop),
+    };
+    let name = saved_as(notebook);
+    let saved = states.iter().find(|state| state.name == name);
+    let of_notebook = |job: &&api::AttachableJob| job.notebook == notebook;
+    let left = jobs.iter().filter(of_notebook).count();
+    Ok(saved
+        .map(of_state)
+        .into_iter()
+        .chain(of_jobs(left))
+        .collect())
 }
 
 /// The name of the saved state for the notebook with this file name.

@@ -7,10 +7,9 @@
 //! answer must arrive or the cell fails.
 
 use super::{
-    RemoteCells,
     cell::{RemoteCell, Stop},
     failure::Failure,
-    link::Transports,
+    link::{Link, Transports},
     session_state::SessionState,
     transfer::{Sent, Transfer},
 };
@@ -49,32 +48,17 @@ pub(super) async fn sent(names: &mut Option<Sending>) -> SentNames {
     }
 }
 
-impl RemoteCells {
-    /// Begins to send the names that the running cell looked up.
-    pub(super) fn begin_names(
-        &mut self,
-        cell: &RemoteCell<'_>,
-        snapshot: Snapshot,
-    ) -> Result<Sending, Stop> {
-        let continues = |session: &SessionState| session.version.messages == snapshot.messages;
-        let Some(session) = self.session.take().filter(continues) else {
-            return Err(Failure::out_of_step(cell.job).into());
-        };
-        let transports = self.link.transports();
-        Ok(send(self.transfer.clone(), transports, session, snapshot))
-    }
-
-    pub(super) async fn send_names(
-        &mut self,
-        cell: &mut RemoteCell<'_>,
-        (base, sent): SentNames,
-    ) -> Result<(), Stop> {
-        let sent = sent.map_err(|error| Failure::transfer(&error, cell.job))?;
-        self.session = Some(SessionState::after(base, sent.ledger));
-        cell.names_held = sent.held;
-        let question = cell.question.unwrap_or_default();
-        let names = Answer::Names(sent.state);
-        self.link.answer(cell.job, question, names).await;
-        cell.release().await
-    }
+/// Answers the cell with the names. Returns what the session holds then.
+pub(super) async fn answer(
+    cell: &mut RemoteCell<'_>,
+    link: &Link,
+    (base, sent): SentNames,
+) -> Result<SessionState, Stop> {
+    let sent = sent.map_err(|error| Failure::transfer(&error, cell.job))?;
+    cell.names_held = sent.held;
+    let question = cell.question.unwrap_or_default();
+    link.answer(cell.job, question, Answer::Names(sent.state))
+        .await;
+    cell.release().await?;
+    Ok(SessionState::after(base, sent.ledger))
 }

@@ -7,8 +7,8 @@
 //! **Invariant:** once the shim has `Released`, the kernel's memory is no longer read.
 
 use super::{
-    CONNECT_PATIENCE, RemoteCells, failure,
-    link::{Status, describe},
+    CONNECT_PATIENCE, failure,
+    link::{Link, Status, describe},
     session_state::SessionState,
     transfer::{self, Transfer},
 };
@@ -18,7 +18,7 @@ use baton_protocol::{
     AboutState, CallId, JobId, RemoteError, SavedState,
     shim::{FromNotebook, Snapshot, ToNotebook},
 };
-use baton_transport::{ChunkClient, LinkError, TransferError, frames::FrameError};
+use baton_transport::{ChunkClient, LinkError, TransferError, frames::FrameError, states};
 use std::{future::Future, os::fd::AsFd, time::Duration};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +34,26 @@ pub(crate) enum StateRequest {
     /// The jobs of earlier kernels.
     Jobs,
     Discard(JobId),
+}
+
+impl StateRequest {
+    /// Returns the message if it is no such request.
+    pub(crate) fn read(message: FromNotebook) -> Result<(CallId, Self), Box<FromNotebook>> {
+        Ok(match message {
+            FromNotebook::SaveState {
+                call,
+                name,
+                about,
+                state,
+            } => (call, Self::Save(name, Box::new((about, state)))),
+            FromNotebook::LoadState { call, name } => (call, Self::Load(name)),
+            FromNotebook::ListStates { call } => (call, Self::List),
+            FromNotebook::DeleteState { call, name } => (call, Self::Delete(name)),
+            FromNotebook::ListJobs { call } => (call, Self::Jobs),
+            FromNotebook::DiscardJob { call, job } => (call, Self::Discard(job)),
+            other => return Err(Box::new(other)),
+        })
+    }
 }
 
 /// How long to wait after an interrupt for the broker's answer to a change.
@@ -57,10 +77,18 @@ enum Stop {
     Shim(FrameError),
 }
 
-impl RemoteCells {
+/// What the requests use of the notebook's cells.
+pub(crate) struct SavedStates<'cells> {
+    pub(super) link: &'cells mut Link,
+    pub(super) transfer: &'cells Transfer,
+    /// The notebook's name.
+    pub(super) notebook: &'cells str,
+}
+
+impl SavedStates<'_> {
     /// Carries out the request and answers the shim. Returns the message that the shim sent instead of waiting.
-    pub(crate) async fn on_state_request(
-        &mut self,
+    pub(crate) async fn on_request(
+        self,
         call: CallId,
         request: StateRequest,
         reader: &mut ShimReader,
@@ -70,14 +98,13 @@ impl RemoteCells {
         let changes =
             reads_memory || matches!(request, StateRequest::Delete(_) | StateRequest::Discard(_));
         self.link.wake().await;
-        let transfer = self.transfer.clone();
-        let notebook = Some(self.naming.notebook.clone()).filter(|name| !name.is_empty());
+        let notebook = Some(self.notebook.to_owned()).filter(|name| !name.is_empty());
         let cancel = CancellationToken::new();
         let done = {
-            let connected = self.connected();
+            let connected = connected(self.link);
             let work = async {
                 let chunks = unless_cancelled(&cancel, connected).await??;
-                act(call, request, notebook, &transfer, &chunks, &cancel).await
+                act(call, request, notebook, self.transfer, &chunks, &cancel).await
             };
             tokio::pin!(work);
             tokio::select! {
@@ -137,31 +164,31 @@ impl RemoteCells {
         writer.send(&failed).await?;
         Ok(next)
     }
+}
 
-    /// Waits for the broker, unless further attempts cannot succeed.
-    fn connected(&mut self) -> impl Future<Output = Result<ChunkClient, Stop>> + '_ {
-        let since = Instant::now();
-        async move {
-            loop {
-                let reason = match self.link.status() {
-                    Status::Up(transports) => return Ok(transports.chunks),
-                    Status::Down { reason } => reason,
-                    Status::Unable { reason } => Some(reason),
-                    Status::Refused(obstacle) => {
-                        return Err(Stop::Failed {
-                            value: failure::cannot_use(&obstacle),
-                            hint: Some(obstacle.hint.to_owned()),
-                        });
-                    }
-                };
-                let left = CONNECT_PATIENCE.saturating_sub(since.elapsed());
-                let changed = tokio::time::timeout(left, self.link.status_changed()).await;
-                if changed.is_err() {
+/// Waits for the broker, unless further attempts cannot succeed.
+fn connected(link: &mut Link) -> impl Future<Output = Result<ChunkClient, Stop>> + '_ {
+    let since = Instant::now();
+    async move {
+        loop {
+            let reason = match link.status() {
+                Status::Up(transports) => return Ok(transports.chunks),
+                Status::Down { reason } => reason,
+                Status::Unable { reason } => Some(reason),
+                Status::Refused(obstacle) => {
                     return Err(Stop::Failed {
-                        value: failure::no_answer(reason.as_deref()),
-                        hint: None,
+                        value: failure::cannot_use(&obstacle),
+                        hint: Some(obstacle.hint.to_owned()),
                     });
                 }
+            };
+            let left = CONNECT_PATIENCE.saturating_sub(since.elapsed());
+            let changed = tokio::time::timeout(left, link.status_changed()).await;
+            if changed.is_err() {
+                return Err(Stop::Failed {
+                    value: failure::no_answer(reason.as_deref()),
+                    hint: None,
+                });
             }
         }
     }
@@ -184,11 +211,11 @@ async fn act(
             let session = SessionState::new();
             let manifest = transfer.store(session, snapshot, chunks, cancel).await?;
             let state = SavedState { about, manifest };
-            let saved = answered(cancel, chunks.save_state(&name, &state)).await?;
+            let saved = answered(cancel, states::save(chunks, &name, &state)).await?;
             ToNotebook::StateSaved { call, saved }
         }
         StateRequest::Load(name) => {
-            let SavedState { about, manifest } = chunks.load_state(&name).await?;
+            let SavedState { about, manifest } = states::load(chunks, &name).await?;
             let received = transfer::receive_chunks(manifest, Ledger::default(), chunks).await?;
             let delta = received.delta;
             let loaded = ToNotebook::StateLoaded { call, about, delta };
@@ -196,21 +223,21 @@ async fn act(
         }
         StateRequest::List => ToNotebook::States {
             call,
-            states: chunks.states().await?,
+            states: states::all(chunks).await?,
         },
         StateRequest::Delete(name) => {
-            answered(cancel, chunks.delete_state(&name)).await?;
-            let states = unless_cancelled(cancel, chunks.states()).await;
+            answered(cancel, states::delete(chunks, &name)).await?;
+            let states = unless_cancelled(cancel, states::all(chunks)).await;
             let states = states.map_err(|_| Stop::Uncertain)??;
             ToNotebook::States { call, states }
         }
         StateRequest::Jobs => ToNotebook::Jobs {
             call,
-            jobs: chunks.attachable().await?,
+            jobs: states::attachable(chunks).await?,
         },
         StateRequest::Discard(job) => {
-            answered(cancel, chunks.discard(job)).await?;
-            let jobs = unless_cancelled(cancel, chunks.attachable()).await;
+            answered(cancel, states::discard(chunks, job)).await?;
+            let jobs = unless_cancelled(cancel, states::attachable(chunks)).await;
             let jobs = jobs.map_err(|_| Stop::Uncertain)??;
             ToNotebook::Jobs { call, jobs }
         }

@@ -151,14 +151,10 @@ impl MachineKind {
 }
 
 impl Fleet {
-    /// The first requirement of the group that no machine meets together with those before it.
+    /// Whether there is a machine that can run the group's cells.
     #[must_use]
-    pub fn unmet<'group>(&self, group: &'group Group) -> Option<&'group Requirement> {
-        let mut left: Vec<&MachineKind> = self.kinds().collect();
-        group.needs.iter().find(|need| {
-            left.retain(|kind| kind.offer.meets(need));
-            left.is_empty()
-        })
+    pub fn meets(&self, group: &Group) -> bool {
+        self.kinds().any(|kind| kind.meets(&group.needs))
     }
 
     /// Those of the machines that are always there, then those of the pools.

@@ -3,7 +3,7 @@
 //! The broker's own queue decides which cell begins next, and on which GPU. The worker's own
 //! `arbiter` decides who computes on a GPU. Both are called here exactly as in those programs.
 
-mod line;
+mod queue;
 mod world;
 
 use super::{Estimate, Length, Runs, Times, each_seed};

@@ -10,11 +10,11 @@ from IPython.core.error import UsageError
 if TYPE_CHECKING:
     from baton_shim.notebook.home import Home
 
-CONFIG = re.compile(r"notices=(?P<notices>quiet|normal)|virtual=(?P<virtual>on|off)")
+CONFIG = re.compile(r"(status_line|virtual)=(on|off)")
 JOB = re.compile(r"[0-9a-f-]+")
 """The last digits of a job, or the number of its cell."""
 WORDS = {
-    "gpu_config": ("notices=quiet", "notices=normal", "virtual=on", "virtual=off"),
+    "gpu_config": ("status_line=on", "status_line=off", "virtual=on", "virtual=off"),
     "gpu_reset": ("--lose",),
     "gpu_undo": ("--list",),
     "gpu_save": ("--strict",),
@@ -150,17 +150,18 @@ class LineMagics:
         return self._required_home(alone=True).earlier_jobs.attach(words[0] if words else "")
 
     def gpu_config(self, line: str) -> None:
-        """Change settings of this notebook: notices=quiet or normal, virtual=on or off."""
+        """Change settings of this notebook: status_line=on or off, virtual=on or off."""
         from baton_shim.virtual import SWITCH
 
         home = self._required_home()
         for part in line.split():
             found = CONFIG.fullmatch(part)
             if not found:
-                known = "notices=quiet or notices=normal, virtual=on or virtual=off"
+                known = "status_line=on or status_line=off, virtual=on or virtual=off"
                 raise UsageError(f"%gpu_config {part}: unknown\nhint: write {known}")
-            if found["notices"]:
-                home.quiet = found["notices"] == "quiet"
+            setting, value = found.groups()
+            if setting == "status_line":
+                home.quiet = value == "off"
             else:
-                SWITCH.turn(found["virtual"] == "on")
-        print(f"notices={'quiet' if home.quiet else 'normal'} virtual={'on' if SWITCH.on else 'off'}")
+                SWITCH.turn(value == "on")
+        print(f"status_line={'off' if home.quiet else 'on'} virtual={'on' if SWITCH.on else 'off'}")

@@ -55,7 +55,7 @@ def shell() -> InteractiveShell:
         ("%gpu_jobs --", ["--cancel"]),
         ("%gpu_save --", ["--strict"]),
         ("%gpu_states --", ["--delete"]),
-        ("%gpu_config n", ["notices=normal", "notices=quiet"]),
+        ("%gpu_config s", ["status_line=off", "status_line=on"]),
         ("%gpu_reset --", ["--lose"]),
         ("%%gpu\nmodel_t", ["model_two"]),
     ],

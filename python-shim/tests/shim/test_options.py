@@ -95,13 +95,13 @@ def test_status_and_reset(baton: Baton) -> None:
 
 
 def test_config(baton: Baton) -> None:
-    assert baton.run("%gpu_config").text() == "notices=normal virtual=on\n"
-    assert baton.run("%gpu_config notices=quiet").text() == "notices=quiet virtual=on\n"
+    assert baton.run("%gpu_config").text() == "status_line=on virtual=on\n"
+    assert baton.run("%gpu_config status_line=off").text() == "status_line=off virtual=on\n"
     baton.run("%%gpu --timeout 5m\n1")
     baton.run("%%gpu --priority low\n1")
     said = [(call["quiet"], call["timeout_ms"], call["priority"]) for call in baton.calls]
     assert said == [(True, 300_000, "normal"), (True, None, "low")]
-    assert "write notices=quiet or notices=normal" in baton.run("%gpu_config notices=loud").text("stderr")
+    assert "write status_line=on or status_line=off" in baton.run("%gpu_config status_line=loud").text("stderr")
     help_text = str(baton.run("%%gpu?").reply["payload"])
     assert all(
         option in help_text for option in ("--timeout", "--keep", "--drop", "--no-return", "--quiet", "--priority")

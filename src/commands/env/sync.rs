@@ -33,7 +33,7 @@ pub(super) async fn sync(api: &Api, here: &Here, name: &str) -> anyhow::Result<E
         folder.discard(&key)?;
     }
     let held = built(&folder, &builder, &wanted, &key).await?;
-    let (environment, python) = (held.place().environment(), held.place().python());
+    let (environment, python) = (held.folder().environment(), held.folder().python());
     let version = python::probe(&python, &[])?.version;
     let own = Installed {
         environment: name.to_owned(),
@@ -128,13 +128,13 @@ async fn built(
         match folder.take(key).await? {
             Taken::Complete(held) => return Ok(held),
             Taken::Empty(vacant) => {
-                let place = vacant.place();
+                let folder = vacant.folder();
                 let name = &wanted.environment;
                 eprintln!(
                     "Building the environment {name} in {}",
-                    place.work().display()
+                    folder.work().display()
                 );
-                build(builder, &wanted.lock, place, &Direct).await?;
+                build(builder, &wanted.lock, folder, &Direct).await?;
                 vacant.complete()?;
             }
         }
@@ -165,8 +165,8 @@ fn packages_in(environment: &Path) -> BTreeMap<String, String> {
 
 /// Packages of an environment that have changed since it was installed.
 fn changes(folder: &Folder, own: &Installed) -> Vec<String> {
-    let place = folder.complete(&own.key);
-    let now = place.map_or_else(BTreeMap::new, |place| packages_in(&place.environment()));
+    let complete = folder.complete(&own.key);
+    let now = complete.map_or_else(BTreeMap::new, |folder| packages_in(&folder.environment()));
     let before = own.packages.iter().cloned();
     let before: BTreeMap<String, String> = before.collect();
     let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();

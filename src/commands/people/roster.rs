@@ -6,7 +6,7 @@ use baton_broker::Role;
 use std::{collections::BTreeMap, path::Path};
 
 #[derive(serde::Deserialize)]
-struct Line {
+struct Row {
     name: String,
     #[serde(default)]
     course: Option<String>,
@@ -29,14 +29,14 @@ pub(super) fn read(
         "Its first line has no column `name`\nhint: the columns are name, course and role (student or staff); others are skipped"
     );
     let mut people: BTreeMap<String, BTreeMap<String, Role>> = BTreeMap::new();
-    for (number, line) in reader.deserialize().enumerate() {
+    for (number, row) in reader.deserialize().enumerate() {
         let at = || format!("Line {} is not valid", number + 2);
-        let line: Line = line.with_context(at)?;
-        anyhow::ensure!(!line.name.is_empty(), "{}: it has no name", at());
-        let named = line.course.as_deref().filter(|course| !course.is_empty());
-        let courses = people.entry(line.name).or_default();
+        let row: Row = row.with_context(at)?;
+        anyhow::ensure!(!row.name.is_empty(), "{}: it has no name", at());
+        let named = row.course.as_deref().filter(|course| !course.is_empty());
+        let courses = people.entry(row.name).or_default();
         if let Some(course) = named.or(course) {
-            let role = role(line.role.as_deref().unwrap_or_default()).with_context(at)?;
+            let role = role(row.role.as_deref().unwrap_or_default()).with_context(at)?;
             courses.insert(course.to_owned(), role);
         }
     }

@@ -245,7 +245,7 @@ impl Named {
         for (name, group) in groups {
             let needs: Vec<String> = group.needs.iter().map(ToString::to_string).collect();
             anyhow::ensure!(
-                self.fleet.unmet(group).is_none(),
+                self.fleet.meets(group),
                 "There is no machine {} for {name}\n\
                  hint: the machines are {}; a property that is not written there counts as missing",
                 needs.join(" and "),

@@ -1,7 +1,7 @@
 //! A report as one self-contained file: sentences, a table, plots.
 
-use baton_plan::Plot;
-use std::fmt::Write;
+use baton_charts::Plot;
+use maud::{DOCTYPE, PreEscaped, html};
 
 pub(super) struct Report {
     pub(super) title: &'static str,
@@ -31,38 +31,29 @@ th:first-child, td:first-child { text-align: left; } thead th { color: var(--qui
 
 impl Report {
     pub(super) fn html(&self) -> String {
-        let title = self.title;
-        let mut out = format!(
-            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
-             <style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
-        );
-        for sentence in &self.sentences {
-            let _ = writeln!(out, "<p>{}</p>", escaped(sentence));
-        }
-        out.push_str("<div class=\"scroll\"><table>\n<thead><tr>");
-        for head in &self.heads {
-            let _ = write!(out, "<th scope=\"col\">{}</th>", escaped(head));
-        }
-        out.push_str("</tr></thead>\n<tbody>\n");
-        for row in &self.rows {
-            out.push_str("<tr>");
-            for cell in row {
-                let _ = write!(out, "<td>{}</td>", escaped(cell));
+        let page = html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    title { (self.title) }
+                    style { (PreEscaped(STYLE)) }
+                }
+                body {
+                    h1 { (self.title) }
+                    @for sentence in &self.sentences { p { (sentence) } }
+                    div.scroll { table {
+                        thead { tr { @for head in &self.heads { th scope="col" { (head) } } } }
+                        tbody { @for row in &self.rows { tr { @for cell in row { td { (cell) } } } } }
+                    } }
+                    @for plot in &self.plots {
+                        h2 { (plot.title) }
+                        (plot.svg())
+                    }
+                }
             }
-            out.push_str("</tr>\n");
-        }
-        out.push_str("</tbody>\n</table></div>\n");
-        for plot in &self.plots {
-            let _ = writeln!(out, "<h2>{}</h2>\n{}", escaped(&plot.title), plot.svg());
-        }
-        out.push_str("</body>\n</html>\n");
-        out
+        };
+        page.into_string()
     }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
 }

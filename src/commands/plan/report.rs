@@ -1,8 +1,9 @@
 //! The model's answers as a table with sentences, as JSON, and as a report with plots.
 
 use super::{Most, Question, html::Report};
+use baton_charts::{Axis, Curve, Plot};
 use baton_humanize::approximate;
-use baton_plan::{Axis, Forecast, Line, Method, Plot, states::State};
+use baton_plan::{Forecast, Method, states::State};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -206,35 +207,35 @@ pub(super) fn html(question: &Question, answers: &[Forecast], most: &[Most]) -> 
 }
 
 fn plots(question: &Question, answers: &[Forecast]) -> Vec<Plot> {
-    let of_gpus = |value: fn(&Forecast) -> f64| -> Vec<Line> {
-        let line = |count: usize| Line {
+    let of_gpus = |value: fn(&Forecast) -> f64| -> Vec<Curve> {
+        let curve = |count: usize| Curve {
             name: gpus(count),
             points: (answers.iter().filter(|answer| answer.gpus == count))
                 .map(|answer| (answer.people as f64, value(answer)))
                 .collect(),
         };
-        question.gpu_counts().into_iter().map(line).collect()
+        question.gpu_counts().into_iter().map(curve).collect()
     };
     let people = Axis::even("people", question.users as f64);
     let waits = |title: &str, value: fn(&Forecast) -> f64| {
-        let lines = of_gpus(value);
-        let points = lines.iter().flat_map(|line| &line.points);
+        let curves = of_gpus(value);
+        let points = curves.iter().flat_map(|curve| &curve.points);
         Plot {
             title: title.to_owned(),
             across: people.clone(),
             up: times(points.map(|(_, wait)| *wait)),
-            lines,
+            curves,
         }
     };
     let distribution: Vec<_> = answers
         .iter()
         .filter(|answer| answer.people == question.users)
-        .map(|answer| Line {
+        .map(|answer| Curve {
             name: gpus(answer.gpus),
             points: answer.curve(),
         })
         .collect();
-    let points = distribution.iter().flat_map(|line| &line.points);
+    let points = distribution.iter().flat_map(|curve| &curve.points);
     vec![
         waits("How long a cell waits on average", |answer| answer.wait),
         waits("How long 1 cell in 100 waits at least", |answer| {
@@ -244,13 +245,13 @@ fn plots(question: &Question, answers: &[Forecast]) -> Vec<Plot> {
             title: "How busy a GPU is".to_owned(),
             across: people.clone(),
             up: Axis::even("part of the time", 1.0),
-            lines: of_gpus(|answer| answer.utilisation),
+            curves: of_gpus(|answer| answer.utilisation),
         },
         Plot {
             title: format!("How long cells of {} people wait", question.users),
             across: times(points.map(|(wait, _)| *wait)),
             up: Axis::even("part of cells that wait longer", 1.0),
-            lines: distribution,
+            curves: distribution,
         },
     ]
 }

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** pure.
 
-use super::{Course, Wrong};
+use super::Wrong;
 use crate::Account;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ impl Allowances {
     }
 
     /// The most that one person would have beyond the budget if this account got `extra_ms`.
-    fn most_with(&self, account: &Account, extra_ms: u64, now_ms: i64) -> u64 {
+    pub(super) fn most_with(&self, account: &Account, extra_ms: u64, now_ms: i64) -> u64 {
         let others = match account.owner.is_empty() {
             true => self
                 .of_course(&account.course, now_ms)
@@ -113,27 +113,5 @@ pub fn everyone(course: &str) -> Account {
     Account {
         owner: String::new(),
         course: course.to_owned(),
-    }
-}
-
-impl Course {
-    /// Checks an allowance that its staff grant.
-    pub fn allows_extra(
-        &self,
-        allowances: &Allowances,
-        account: &Account,
-        extra_ms: u64,
-        now_ms: i64,
-    ) -> Result<(), Wrong> {
-        let budget_ms = self.budget.as_ref().map_or(0, |budget| budget.of_ms);
-        let most_ms = self.most_allowance_ms.unwrap_or(budget_ms);
-        if allowances.most_with(account, extra_ms, now_ms) <= most_ms {
-            return Ok(());
-        }
-        let says = format!(
-            "and other allowances of a person must be at most {} together; an admin can grant more (most_allowance)",
-            baton_humanize::whole_seconds(std::time::Duration::from_millis(most_ms))
-        );
-        Err(Wrong::new("gpu_time_ms", says))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** pure.
 
-use super::{Allowances, Course, Courses, Deadline, Lesson};
+use super::{Allowances, Course, Deadline, Lesson};
 use baton_protocol::api::CourseChange;
 use jiff::tz::TimeZone;
 use std::collections::BTreeMap;
@@ -18,95 +18,43 @@ pub struct Changes {
     pub allowances: Allowances,
 }
 
-impl Courses {
-    pub fn with(&self, changes: &Changes) -> Self {
-        let mut changed = self.clone();
-        for (name, change) in &changes.courses {
-            let course = changed.of(name).with(change, &changed.zone());
-            changed.named.insert(name.clone(), course);
-        }
-        for (name, paused) in &changes.workers {
-            match paused {
-                Some(why) => changed.paused_workers.insert(name.clone(), why.clone()),
-                None => changed.paused_workers.remove(name),
-            };
-        }
-        changed
-    }
-}
-
-impl Course {
-    fn with(&self, change: &CourseChange, zone: &TimeZone) -> Self {
-        let change = change.clone();
-        let deadlines = change.deadlines.map(|deadlines| {
-            let deadlines = deadlines.into_iter().map(|deadline| Deadline {
-                from_ms: deadline.from_ms,
-                until_ms: deadline.until_ms,
-                weight: deadline.weight,
-            });
-            deadlines.collect()
+pub(super) fn changed(course: &Course, change: &CourseChange, zone: &TimeZone) -> Course {
+    let change = change.clone();
+    let deadlines = change.deadlines.map(|deadlines| {
+        let deadlines = deadlines.into_iter().map(|deadline| Deadline {
+            from_ms: deadline.from_ms,
+            until_ms: deadline.until_ms,
+            weight: deadline.weight,
         });
-        let time_limit_ms = change.timeout_ms.unwrap_or(self.time_limit_ms);
-        let longest_ms = change.longest_timeout_ms.unwrap_or(self.longest_ms);
-        Self {
-            weight: change.weight.unwrap_or(self.weight),
-            time_limit_ms,
-            // `None` means no limit. A longest limit below the usual one cannot be meant, so it is raised.
-            longest_ms: longest_ms.map(|longest| longest.max(time_limit_ms.unwrap_or(0))),
-            paused: change.paused.unwrap_or_else(|| self.paused.clone()),
-            message: change.message.unwrap_or_else(|| self.message.clone()),
-            budget: self.budget.clone(),
-            deadlines: deadlines.unwrap_or_else(|| self.deadlines.clone()),
-            staff_see_outputs: change.staff_see_outputs.unwrap_or(self.staff_see_outputs),
-            autosave: self.autosave,
-            needs: self.needs.clone(),
-            environment: self.environment.clone(),
-            environments: self.environments.clone(),
-            most_weight: self.most_weight,
-            most_people: self.most_people,
-            most_allowance_ms: self.most_allowance_ms,
-            timetable: match &change.timetable {
-                // They were checked when they were stored.
-                Some(lessons) => lessons
-                    .iter()
-                    .filter_map(|lesson| Lesson::parse(lesson, zone).ok())
-                    .collect(),
-                None => self.timetable.clone(),
-            },
-        }
-    }
-}
-
-impl Course {
-    /// Checks a change by its staff, who must not take what other courses share with it.
-    pub fn allows(&self, change: &CourseChange) -> Result<(), Wrong> {
-        let weight = change.weight.unwrap_or(self.weight);
-        let boosts: Vec<f64> = match &change.deadlines {
-            Some(deadlines) => deadlines.iter().map(|deadline| deadline.weight).collect(),
-            None => self
-                .deadlines
+        deadlines.collect()
+    });
+    let time_limit_ms = change.timeout_ms.unwrap_or(course.time_limit_ms);
+    let longest_ms = change.longest_timeout_ms.unwrap_or(course.longest_ms);
+    Course {
+        weight: change.weight.unwrap_or(course.weight),
+        time_limit_ms,
+        // `None` means no limit. A longest limit below the usual one cannot be meant, so it is raised.
+        longest_ms: longest_ms.map(|longest| longest.max(time_limit_ms.unwrap_or(0))),
+        paused: change.paused.unwrap_or_else(|| course.paused.clone()),
+        message: change.message.unwrap_or_else(|| course.message.clone()),
+        budget: course.budget.clone(),
+        deadlines: deadlines.unwrap_or_else(|| course.deadlines.clone()),
+        staff_see_outputs: change.staff_see_outputs.unwrap_or(course.staff_see_outputs),
+        autosave: course.autosave,
+        needs: course.needs.clone(),
+        environment: course.environment.clone(),
+        environments: course.environments.clone(),
+        most_weight: course.most_weight,
+        most_people: course.most_people,
+        most_allowance_ms: course.most_allowance_ms,
+        timetable: match &change.timetable {
+            // They were checked when they were stored.
+            Some(lessons) => lessons
                 .iter()
-                .map(|deadline| deadline.weight)
+                .filter_map(|lesson| Lesson::parse(lesson, zone).ok())
                 .collect(),
-        };
-        let boost = boosts.into_iter().fold(1.0, f64::max);
-        let sets_weight = change.weight.is_some() || change.deadlines.is_some();
-        if sets_weight && weight * boost > self.most_weight {
-            let says = format!(
-                "times the weight of a deadline must be at most {}; an admin can allow more (most_weight)",
-                self.most_weight
-            );
-            return Err(Wrong::new("weight", says));
-        }
-        let mut lessons = change.timetable.iter().flatten();
-        if lessons.any(|lesson| lesson.people > self.most_people) {
-            let says = format!(
-                "may have lessons with at most {} people; an admin can allow more (most_people)",
-                self.most_people
-            );
-            return Err(Wrong::new("timetable", says));
-        }
-        Ok(())
+            None => course.timetable.clone(),
+        },
     }
 }
 

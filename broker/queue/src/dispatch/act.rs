@@ -112,7 +112,7 @@ impl Dispatch {
             Command::Cancel { job, reason } => {
                 check_reason(reason.as_deref())?;
                 let found = self.job_of(who, job)?;
-                if found.phase == Phase::Finished {
+                if found.phase() == Phase::Finished {
                     return Err(NotDone::Over);
                 }
                 if who.person() != Some(&found.account.owner) {
@@ -225,7 +225,7 @@ impl Dispatch {
         if !who.may_steer(&job.account.course) {
             return Err(NotDone::StaffOnly);
         }
-        match job.phase {
+        match job.phase() {
             Phase::Queued => Ok(job),
             Phase::Finished => Err(NotDone::Over),
             Phase::Assigned | Phase::Started => Err(NotDone::NotWaiting),

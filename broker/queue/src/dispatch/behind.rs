@@ -33,9 +33,9 @@ impl Held {
     /// Whether the broker had acknowledged more of the job to the worker than it has stored.
     pub(super) fn is_ahead_of(&self, job: &Job, worker: WorkerId) -> bool {
         match job.is_assigned_to(worker, self.fencing) {
-            true => self.acknowledged > job.acknowledged,
+            true => self.acknowledged > job.acknowledged(),
             // Without a lost record, a started job leaves its worker only when it ends.
-            false => self.started && job.phase != Phase::Finished,
+            false => self.started && job.phase() != Phase::Finished,
         }
     }
 }
@@ -54,12 +54,12 @@ impl Dispatch {
             connection,
             ToWorker::Revoke { job: id, fencing },
         ));
-        match self.jobs.get_mut(id).map(|job| (job.phase, job)) {
+        match self.jobs.get_mut(id).map(|job| (job.phase(), job)) {
             Some((Phase::Finished, _)) => self.remainder_lost(id, actions),
             // The worker had no permission to start it, so the cell has not run.
             Some((Phase::Assigned, _)) if !held.started => self.requeue(id, actions),
             Some((_, job)) => {
-                job.fencing = job.fencing.max(fencing);
+                job.skip_to_fencing(fencing);
                 self.run_forgotten(id, now, actions);
             }
             None => {}
@@ -77,7 +77,7 @@ impl Dispatch {
         if let Some(job) = self.jobs.get(id)
             && let Some(runner) = self.peers.runner(job).filter(|_| job.is_running())
         {
-            let fencing = job.fencing;
+            let fencing = job.fencing();
             actions.push(Action::ToWorker(
                 runner,
                 ToWorker::Revoke { job: id, fencing },
@@ -85,7 +85,7 @@ impl Dispatch {
         }
         if let Some(job) = self.jobs.get_mut(id) {
             job.abandoned = Some(Abandoned::AsItEnded);
-            match job.phase {
+            match job.phase() {
                 Phase::Finished => self.close(id, actions),
                 _ => self.run_forgotten(id, now, actions),
             }
@@ -119,7 +119,7 @@ impl Dispatch {
             job.waiting = None;
             self.disordered = true;
         }
-        after <= claimed.map_or(job.last_event, |stored| stored.last_event)
+        after <= claimed.map_or(job.last_event(), |stored| stored.last_event)
     }
 
     /// Cancels jobs whose proxies did not ask for them in time: these know how the jobs ended, or
@@ -139,7 +139,7 @@ impl Dispatch {
             job.unclaimed = None;
             if !self.peers.notebooks.contains_key(&job.notebook) {
                 self.abandon(id, Abandoned::AsItEnded, now, actions);
-            } else if job.phase != Phase::Finished {
+            } else if job.phase() != Phase::Finished {
                 job.abandoned = Some(Abandoned::AsItEnded);
                 self.cancel(id, now, actions);
             }

@@ -2,7 +2,7 @@
 //!
 //! In: reports of workers. Out: requests for locks that the broker has not stored yet.
 
-use super::{Action, ConnectionId, Dispatch, Job, Now, Observation, Worker};
+use super::{Action, ConnectionId, Dispatch, Job, Now, Observation};
 use crate::{
     bounds::{cut_reason, is_possible_lock},
     record::Write,
@@ -77,7 +77,7 @@ impl Dispatch {
             .peers
             .workers
             .get(&id)
-            .and_then(|worker| worker.offered(&name));
+            .and_then(|worker| named(&worker.offer.machine.environments, &name));
         let ready = offered.filter(|environment| environment.is_ready());
         let digest = ready.and_then(|environment| environment.lock.clone());
         let Some(digest) = digest.filter(|digest| is_possible_lock(&lock, digest)) else {
@@ -90,12 +90,6 @@ impl Dispatch {
             lock,
             at_ms: now.unix_ms,
         }));
-    }
-}
-
-impl Worker {
-    fn offered(&self, name: &str) -> Option<&Environment> {
-        named(&self.offer.machine.environments, name)
     }
 }
 

@@ -130,13 +130,13 @@ impl Dispatch {
 
     fn open<'job>(&self, job: &'job Job, now: Now) -> Open<'job> {
         let since = |ms: i64| u64::try_from(now.unix_ms.saturating_sub(ms)).unwrap_or(0);
-        let progress = match (job.phase, job.started_ms) {
+        let progress = match (job.phase(), job.started_ms()) {
             (Phase::Queued, _) => Progress::Waits,
             (_, Some(started_ms)) => Progress::Runs {
                 already_ms: since(started_ms),
             },
             (_, None) => {
-                let (assigned_ms, cold) = job.assigned.unwrap_or((now.unix_ms, true));
+                let (assigned_ms, cold) = job.assigned().unwrap_or((now.unix_ms, true));
                 Progress::Starts {
                     cold,
                     already_ms: since(assigned_ms),
@@ -147,7 +147,7 @@ impl Dispatch {
             cell: job.cell_key,
             account: &job.account,
             progress,
-            limit_ms: job.timeout_ms,
+            limit_ms: job.timeout_ms(),
         }
     }
 
@@ -162,6 +162,6 @@ impl Dispatch {
     /// How long the job is expected to run once it has started.
     pub(super) fn takes(&self, job: &Job) -> Option<Times> {
         self.history
-            .takes(job.cell_key, &job.account, 0, job.timeout_ms)
+            .takes(job.cell_key, &job.account, 0, job.timeout_ms())
     }
 }

@@ -2,11 +2,11 @@
 
 use super::{
     Action, ConnectionId, Dispatch, Now, Observation, Phase, act,
-    job::{End, phase_after, remainder_after},
+    job::{End, phase_after},
 };
 use crate::bounds::{cut_reason, cut_usage};
 use baton_protocol::{
-    FencingNumber, Finished, JobEvent, JobId, Outcome, RemoteError, State, Usage, WorkerId,
+    FencingNumber, Finished, JobEvent, JobId, Outcome, RemoteError, Usage, WorkerId,
     worker::ToWorker,
 };
 
@@ -30,18 +30,18 @@ impl Dispatch {
             ));
             return;
         };
-        if first == 0 || first > job.acknowledged + 1 {
+        if first == 0 || first > job.acknowledged() + 1 {
             actions.push(Action::Log(Observation::EventsMissing {
                 job: id,
                 worker,
                 first,
-                acknowledged: job.acknowledged,
+                acknowledged: job.acknowledged(),
             }));
             actions.push(Action::Close(connection));
             return;
         }
-        let stored = usize::try_from(job.acknowledged + 1 - first).unwrap_or(usize::MAX);
-        let acknowledged = job.acknowledged.max(first + events.len() as u64 - 1);
+        let stored = usize::try_from(job.acknowledged() + 1 - first).unwrap_or(usize::MAX);
+        let acknowledged = job.acknowledged().max(first + events.len() as u64 - 1);
         let new: Vec<JobEvent> = events.into_iter().skip(stored).collect();
         if !new.is_empty() {
             self.new_events(id, new, acknowledged, now, actions);
@@ -68,13 +68,14 @@ impl Dispatch {
         let (mut end, mut has_arrived) = (None, false);
         let (mut not_started, mut started_on) = (None, None);
         for mut event in events {
-            let Some(job) = self.jobs.get_mut(id) else {
+            let Some(job) = self.jobs.get(id) else {
                 return;
             };
+            let before = job.phase();
             let Some(phase) = phase_after(job, &event) else {
                 actions.push(Action::Log(Observation::UnexpectedEvent {
                     job: id,
-                    phase: job.phase,
+                    phase: before,
                 }));
                 continue;
             };
@@ -82,40 +83,20 @@ impl Dispatch {
                 not_started = Some(error);
                 continue;
             }
-            let (ran, is_program) = (job.phase == Phase::Started, job.kind.is_program());
-            if job.phase == Phase::Assigned && phase == Phase::Started {
-                actions.push(Action::Write(job.start(now)));
-                if let Some((assigned_ms, cold)) = job.assigned {
-                    let took_ms = now.unix_ms.saturating_sub(assigned_ms);
-                    self.history
-                        .started(cold, u64::try_from(took_ms).unwrap_or(0));
-                }
-                let ranges = std::mem::take(&mut job.shown_ranges);
-                let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
-                self.history.started_after(&job.account, &ranges, now_ms);
-                started_on = job.worker;
-                if let Some(notebook) = self.peers.notebooks.get_mut(&job.notebook) {
-                    notebook.ran_on = job.worker;
-                }
+            if (before, phase) == (Phase::Assigned, Phase::Started) {
+                started_on = job.worker();
+                self.start(id, now, actions);
             }
-            job.phase = phase;
-            if phase == Phase::Finished {
-                job.remainder = remainder_after(&event);
-            }
-            if let Some(words) = &job.stopped {
-                act::set_stopped_message(&mut event, words, ran);
+            if let Some(job) = self.jobs.get_mut(id) {
+                job.enter(phase, &event);
+                if let Some(words) = &job.stopped {
+                    act::set_stopped_message(&mut event, words, before == Phase::Started);
+                }
             }
             has_arrived |= matches!(
                 event,
                 JobEvent::DeferredState { .. } | JobEvent::Salvaged { .. }
             );
-            match &event {
-                JobEvent::StateWanted { question } | JobEvent::BytesWanted { question } => {
-                    job.state_wanted = Some(*question);
-                }
-                JobEvent::DeferredState { .. } => job.deferred_wanted = false,
-                _ => {}
-            }
             match &mut event {
                 JobEvent::Started { worker } => {
                     *worker = self.peers.name_of_worker(self.jobs.get(id))
@@ -125,31 +106,9 @@ impl Dispatch {
                 }
                 _ => {}
             }
-            if let JobEvent::Finished(Finished {
-                outcome,
-                usage,
-                error,
-                state,
-                ..
-            }) = &event
-            {
-                end = Some(End {
-                    outcome: *outcome,
-                    usage: *usage,
-                    error: error.clone(),
-                    returned_bytes: state.as_ref().map(State::bytes),
-                });
-                let run_ms = match usage.run_ms {
-                    // A session that died cannot report its time. A refused cell did not run,
-                    // although it had started.
-                    0 if *outcome != Outcome::Refused => self.ran(id, now).run_ms,
-                    run_ms => run_ms,
-                };
-                let charged_ms = match usage.gpu {
-                    // Under time-sharing, a program leaves the GPU to others between its leases.
-                    Some(gpu) if is_program => gpu.held_ms.min(run_ms),
-                    _ => run_ms,
-                };
+            if let JobEvent::Finished(finished) = &event {
+                end = Some(End::of(finished));
+                let charged_ms = self.charged_ms(id, finished, now);
                 accepted.extend(self.charge(id, charged_ms, now, actions));
             }
             accepted.push(event);
@@ -169,14 +128,49 @@ impl Dispatch {
         }
     }
 
+    /// Stores that the job has started, and learns from how long that took.
+    fn start(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get_mut(id) else {
+            return;
+        };
+        actions.push(Action::Write(job.start(now)));
+        if let Some((assigned_ms, cold)) = job.assigned() {
+            let took_ms = now.unix_ms.saturating_sub(assigned_ms);
+            self.history
+                .started(cold, u64::try_from(took_ms).unwrap_or(0));
+        }
+        let ranges = std::mem::take(&mut job.shown_ranges);
+        let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
+        self.history.started_after(&job.account, &ranges, now_ms);
+        if let Some(notebook) = self.peers.notebooks.get_mut(&job.notebook) {
+            notebook.ran_on = job.worker();
+        }
+    }
+
+    /// The GPU time that the job's account is charged.
+    fn charged_ms(&self, id: JobId, finished: &Finished, now: Now) -> u64 {
+        let run_ms = match finished.usage.run_ms {
+            // A session that died cannot report its time. A refused cell did not run,
+            // although it had started.
+            0 if finished.outcome != Outcome::Refused => self.ran(id, now).run_ms,
+            run_ms => run_ms,
+        };
+        let is_program = self.jobs.get(id).is_some_and(|job| job.kind.is_program());
+        match finished.usage.gpu {
+            // Under time-sharing, a program leaves the GPU to others between its leases.
+            Some(gpu) if is_program => gpu.held_ms.min(run_ms),
+            _ => run_ms,
+        }
+    }
+
     /// The usage that the worker reports, limited to what is possible.
     fn believed(&self, id: JobId, usage: Usage, now: Now, actions: &mut Vec<Action>) -> Usage {
         let Some(job) = self.jobs.get(id) else {
             return usage;
         };
-        let wall_ms = job.started_ms.map_or(0, |started| now.unix_ms - started);
+        let wall_ms = job.started_ms().map_or(0, |started| now.unix_ms - started);
         let worker = job
-            .worker
+            .worker()
             .and_then(|worker| self.peers.workers.get(&worker));
         let devices = worker.map_or(1, |worker| worker.offer.devices.len());
         let cut = cut_usage(usage, u64::try_from(wall_ms).unwrap_or(0), devices);
@@ -199,7 +193,7 @@ impl Dispatch {
         };
         let cancelled = job.cancel_wanted;
         let environment = self.environment_of(job);
-        match (job.worker, environment) {
+        match (job.worker(), environment) {
             (Some(worker), Some(environment)) => {
                 self.environment_failed(worker, &environment, error.value, actions);
             }

@@ -117,7 +117,7 @@ impl Dispatch {
             environments: course.environments.clone(),
             timetable: course.timetable.iter().map(Lesson::shown).collect(),
             running: small(jobs().filter(|job| job.is_running()).count()),
-            waiting: small(jobs().filter(|job| job.phase == Phase::Queued).count()),
+            waiting: small(jobs().filter(|job| job.phase() == Phase::Queued).count()),
         }
     }
 }

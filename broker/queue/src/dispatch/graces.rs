@@ -89,10 +89,12 @@ impl Dispatch {
     fn on_worker_gone(&mut self, id: WorkerId, now: Now, actions: &mut Vec<Action>) {
         for job in self
             .jobs
-            .ids(|job| job.worker == Some(id) && job.is_running())
+            .ids(|job| job.worker() == Some(id) && job.is_running())
         {
             match self.jobs.get(job) {
-                Some(job) if job.phase == Phase::Started => self.worker_lost(job.id, now, actions),
+                Some(job) if job.phase() == Phase::Started => {
+                    self.worker_lost(job.id, now, actions)
+                }
                 Some(job) if job.cancel_wanted => {
                     self.finish_cancelled(job.id, now, actions);
                 }
@@ -125,7 +127,7 @@ impl Dispatch {
     /// The notebook kernel has ended, so no results are needed except those of orphans.
     pub(super) fn on_goodbye(&mut self, id: NotebookId, now: Now, actions: &mut Vec<Action>) {
         for job in self.remove_notebook(id, now, actions) {
-            match self.jobs.get(job).map(|job| job.phase) {
+            match self.jobs.get(job).map(|job| job.phase()) {
                 Some(Phase::Finished) => self.close(job, actions),
                 _ => self.cancel(job, now, actions),
             }
@@ -162,10 +164,10 @@ impl Dispatch {
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
-        if job.phase != Phase::Finished {
+        if job.phase() != Phase::Finished {
             job.stopped.get_or_insert_with(|| SILENT.to_owned());
         }
-        let last_event = job.last_event;
+        let last_event = job.last_event();
         let unclaimed = job.unclaimed.get_or_insert(Unclaimed {
             until: now.instant,
             last_event,
@@ -217,7 +219,7 @@ impl Dispatch {
             traceback: Vec::new(),
             hint: Some(format!("run the cell again, or show a TA job {id}")),
         };
-        let event = match std::mem::replace(&mut job.remainder, Remainder::Nothing) {
+        let event = match job.lose_remainder() {
             Remainder::Deferred | Remainder::Sent => {
                 job.fence_off();
                 JobEvent::DeferredState {

@@ -6,11 +6,12 @@ use crate::{
     record::{MemoryCurve, OpenJob, Phase, Remainder, Write},
 };
 use baton_protocol::{
-    CellKey, FencingNumber, Finished, JobEvent, JobId, JobKind, NotebookId, Outcome, Priority,
-    RemoteError, Requirement, Submission, Usage, WorkerId,
+    CellKey, FencingNumber, Finished, JobEvent, JobId, JobKind, NotebookId, NumberedEvent, Outcome,
+    Priority, RemoteError, Requirement, State, Submission, Usage, WorkerId,
 };
 use std::{sync::Arc, time::Instant};
 
+/// Only the steps of its life change the fields without `pub`.
 #[derive(Debug, Clone)]
 pub struct Job {
     pub(super) id: JobId,
@@ -20,14 +21,14 @@ pub struct Job {
     pub(super) kind: JobKind,
     pub(super) execution_count: Option<u32>,
     pub(super) account: Account,
-    pub(super) phase: Phase,
+    phase: Phase,
     /// The worker that holds it: set on assignment, and kept after the end.
-    pub(super) worker: Option<WorkerId>,
-    pub(super) fencing: FencingNumber,
+    worker: Option<WorkerId>,
+    fencing: FencingNumber,
     /// The number of the last stored event of this assignment, in the worker's count.
-    pub(super) acknowledged: u64,
-    pub(super) last_event: u64,
-    pub(super) remainder: Remainder,
+    acknowledged: u64,
+    last_event: u64,
+    remainder: Remainder,
     /// The proxy has asked for the deferred state, and it has not arrived since.
     pub(super) deferred_wanted: bool,
     /// The last question for a complete state, if it has no answer yet.
@@ -48,13 +49,13 @@ pub struct Job {
     /// The other notebook that follows it (`%gpu_attach`).
     pub(super) attached: Option<NotebookId>,
     /// Set when it has finished.
-    pub(super) outcome: Option<Outcome>,
+    outcome: Option<Outcome>,
     pub(super) cell_key: Option<CellKey>,
     pub(super) priority: Priority,
     /// What the cell itself requires of its worker.
     pub(super) needs: Vec<Requirement>,
     /// The longest time it may run: what was granted, and never more than the rest of the budget.
-    pub(super) timeout_ms: Option<u64>,
+    timeout_ms: Option<u64>,
     /// How long it was likely to run when it was added.
     pub(super) takes_ms: Option<u64>,
     pub(super) waiting: Option<Waiting>,
@@ -63,9 +64,9 @@ pub struct Job {
     /// The estimated ranges for its start that its proxy has received, in milliseconds since 1970.
     pub(super) shown_ranges: Vec<(u64, u64)>,
     /// When it was assigned, and whether its notebook had no session there. Unknown after a restart.
-    pub(super) assigned: Option<(i64, bool)>,
+    assigned: Option<(i64, bool)>,
     pub(super) submitted_ms: i64,
-    pub(super) started_ms: Option<i64>,
+    started_ms: Option<i64>,
     /// The memory of its session, as reported by its worker.
     pub(super) memory: MemoryCurve,
     /// Kept until the job is assigned or has to wait.
@@ -236,6 +237,48 @@ impl Job {
         self.fencing += 1;
     }
 
+    /// A worker holds a later assignment than the stored one.
+    pub(super) fn skip_to_fencing(&mut self, fencing: FencingNumber) {
+        self.fencing = self.fencing.max(fencing);
+    }
+
+    /// A worker's event leads to this phase. The steps above also store what they change.
+    pub(super) fn enter(&mut self, phase: Phase, event: &JobEvent) {
+        self.phase = phase;
+        if phase == Phase::Finished {
+            self.remainder = remainder_after(event);
+        }
+        match event {
+            JobEvent::StateWanted { question } | JobEvent::BytesWanted { question } => {
+                self.state_wanted = Some(*question);
+            }
+            JobEvent::DeferredState { .. } => self.deferred_wanted = false,
+            _ => {}
+        }
+    }
+
+    /// What its worker still had of it is lost. Returns what that was.
+    pub(super) fn lose_remainder(&mut self) -> Remainder {
+        std::mem::replace(&mut self.remainder, Remainder::Nothing)
+    }
+
+    /// Numbers events. `acknowledged`: the last of them in the worker's count, if they are a worker's.
+    pub(super) fn number(
+        &mut self,
+        events: Vec<JobEvent>,
+        acknowledged: Option<u64>,
+    ) -> Vec<NumberedEvent> {
+        self.acknowledged = acknowledged.unwrap_or(self.acknowledged);
+        let numbered = events.into_iter().map(|event| {
+            self.last_event += 1;
+            NumberedEvent {
+                number: self.last_event,
+                event,
+            }
+        });
+        numbered.collect()
+    }
+
     /// `queued | assigned | started -> finished`
     pub(super) fn finish(&mut self, end: End, now: Now) -> Write {
         self.phase = Phase::Finished;
@@ -271,6 +314,46 @@ impl Job {
 
     // ---- questions
 
+    pub(super) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    pub(super) fn worker(&self) -> Option<WorkerId> {
+        self.worker
+    }
+
+    pub(super) fn fencing(&self) -> FencingNumber {
+        self.fencing
+    }
+
+    pub(super) fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
+    pub(super) fn last_event(&self) -> u64 {
+        self.last_event
+    }
+
+    pub(super) fn remainder(&self) -> Remainder {
+        self.remainder
+    }
+
+    pub(super) fn outcome(&self) -> Option<Outcome> {
+        self.outcome
+    }
+
+    pub(super) fn timeout_ms(&self) -> Option<u64> {
+        self.timeout_ms
+    }
+
+    pub(super) fn assigned(&self) -> Option<(i64, bool)> {
+        self.assigned
+    }
+
+    pub(super) fn started_ms(&self) -> Option<i64> {
+        self.started_ms
+    }
+
     /// Whether a worker's message is about the current assignment.
     pub(super) fn is_assigned_to(&self, worker: WorkerId, fencing: FencingNumber) -> bool {
         self.worker == Some(worker) && self.fencing == fencing
@@ -288,6 +371,35 @@ impl Job {
 
     pub(super) fn is_running(&self) -> bool {
         matches!(self.phase, Phase::Assigned | Phase::Started)
+    }
+
+    /// Whether the variables of the cell can be salvaged from its session.
+    pub(super) fn is_salvageable(&self) -> bool {
+        self.phase == Phase::Started || self.remainder == Remainder::Session
+    }
+
+    /// Whether the job's result is kept although its notebook is absent.
+    pub(super) fn is_kept(&self) -> bool {
+        self.orphaned.is_some() || self.unclaimed.is_some()
+    }
+
+    /// Whether a result that is kept exists only in the session.
+    pub(super) fn needs_session(&self) -> bool {
+        let is_due = match self.remainder {
+            Remainder::Deferred => true,
+            Remainder::Sent => self.deferred_wanted,
+            Remainder::Session | Remainder::Nothing => self.is_salvageable(),
+        };
+        self.is_kept() && is_due
+    }
+
+    /// Whether another kernel may attach it, once its own has ended.
+    pub(super) fn may_be_orphaned(&self) -> bool {
+        self.kind.outlives_kernel() && !self.cancel_wanted && self.abandoned.is_none()
+    }
+
+    pub(super) fn is_old(&self, now: Instant) -> bool {
+        self.phase == Phase::Finished && self.orphaned.is_some_and(|until| until <= now)
     }
 }
 
@@ -307,6 +419,17 @@ pub(super) struct End {
     pub(super) usage: Usage,
     pub(super) error: Option<RemoteError>,
     pub(super) returned_bytes: Option<u64>,
+}
+
+impl End {
+    pub(super) fn of(finished: &Finished) -> Self {
+        Self {
+            outcome: finished.outcome,
+            usage: finished.usage,
+            error: finished.error.clone(),
+            returned_bytes: finished.state.as_ref().map(State::bytes),
+        }
+    }
 }
 
 /// The phase that a worker's event leads to, or `None` if the event is not valid in this phase.

@@ -56,7 +56,7 @@ impl Jobs {
     }
 
     pub(super) fn unfinished(&self) -> impl Iterator<Item = &Job> {
-        self.iter().filter(|job| job.phase != Phase::Finished)
+        self.iter().filter(|job| job.phase() != Phase::Finished)
     }
 
     /// The notebook of a closed job.

@@ -40,8 +40,9 @@ impl Dispatch {
         let is_environment = |need: &&Requirement| matches!(need, Requirement::Environment { .. });
         let own = job.needs.iter().filter(|need| any_gpu || !is_memory(need));
         let own = own.filter(|need| !is_environment(need));
-        let ends = self.peers.workers.values().any(Worker::has_an_end);
-        let time = job.timeout_ms.filter(|_| ends);
+        let mut workers = self.peers.workers.values();
+        let ends = workers.any(|worker| worker.offer.machine.leaves_at_ms.is_some());
+        let time = job.timeout_ms().filter(|_| ends);
         let time = time.map(|ms| Requirement::Time { ms });
         let cell_and_course = course.iter().chain(own).cloned();
         cell_and_course.chain(environment).chain(time).collect()
@@ -56,7 +57,7 @@ impl Dispatch {
         {
             return;
         }
-        let asks = |job: &Job| job.phase == Phase::Queued && model(job).is_some();
+        let asks = |job: &Job| job.phase() == Phase::Queued && model(job).is_some();
         let asking = self.jobs.ids(asks);
         if asking.is_empty() {
             return;
@@ -79,8 +80,8 @@ impl Dispatch {
         let is_empty = |pool: &&PoolState| !pool.workers.iter().any(|name| names.contains(name));
         let pools = self.pools.iter().filter(is_empty);
         let kinds: BTreeSet<String> = connected
-            .map(|worker| worker.kind(&requirement, now))
-            .chain(pools.map(|pool| pool.kind(&requirement)))
+            .map(|worker| kind_of_worker(worker, &requirement, now))
+            .chain(pools.map(|pool| kind_of_pool(pool, &requirement)))
             .collect();
         WaitingReason::NoWorkerFits {
             requirement,
@@ -89,44 +90,26 @@ impl Dispatch {
     }
 }
 
-impl Worker {
-    pub(super) fn has_gpu(&self) -> bool {
-        self.offer.has_gpu()
-    }
-
-    fn has_an_end(&self) -> bool {
-        self.offer.machine.leaves_at_ms.is_some()
-    }
-
-    /// How long it stays, if its time is limited.
-    pub(super) fn leaves_in_ms(&self, now: Now) -> Option<u64> {
-        let at = self.offer.machine.leaves_at_ms?;
-        Some(u64::try_from(at.saturating_sub(now.unix_ms)).unwrap_or(0))
-    }
-
-    /// What it offers instead, in the terms of a requirement that it may not meet.
-    fn kind(&self, requirement: &Requirement, now: Now) -> String {
-        match requirement {
-            Requirement::Time { .. } => match self.leaves_in_ms(now) {
-                Some(left) => format!(
-                    "{} for another {}",
-                    self.name,
-                    baton_humanize::whole_seconds(Duration::from_millis(left))
-                ),
-                None => self.name.clone(),
-            },
-            _ => kind(&self.name, &self.offer, requirement),
-        }
+/// What a worker offers instead, in the terms of a requirement that it may not meet.
+fn kind_of_worker(worker: &Worker, requirement: &Requirement, now: Now) -> String {
+    match requirement {
+        Requirement::Time { .. } => match worker.leaves_in_ms(now) {
+            Some(left) => format!(
+                "{} for another {}",
+                worker.name,
+                baton_humanize::whole_seconds(Duration::from_millis(left))
+            ),
+            None => worker.name.clone(),
+        },
+        _ => kind(&worker.name, &worker.offer, requirement),
     }
 }
 
-impl PoolState {
-    fn kind(&self, requirement: &Requirement) -> String {
-        let name = format!("pool {}", self.name);
-        match &self.offer {
-            Some(offer) => kind(&name, offer, requirement),
-            None => format!("{name} ({})", declared(&self.declared)),
-        }
+fn kind_of_pool(pool: &PoolState, requirement: &Requirement) -> String {
+    let name = format!("pool {}", pool.name);
+    match &pool.offer {
+        Some(offer) => kind(&name, offer, requirement),
+        None => format!("{name} ({})", declared(&pool.declared)),
     }
 }
 

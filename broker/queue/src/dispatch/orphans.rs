@@ -5,8 +5,7 @@
 //! attach the job: it receives all of the job's events, and then the salvaged state.
 
 use super::{
-    Action, ConnectionId, Dispatch, Job, NotDone, Now, Observation, Phase, Remainder,
-    job::Abandoned,
+    Action, ConnectionId, Dispatch, Job, NotDone, Now, Observation, Phase, job::Abandoned,
 };
 use crate::{Account, record::Write};
 use baton_protocol::{JobId, NotebookId, api::AttachableJob, worker::ToWorker};
@@ -20,37 +19,6 @@ const TERM: Duration = Duration::from_secs(30 * 24 * 3600);
 pub(super) fn until(since_ms: i64, now: Now) -> Instant {
     let age = u64::try_from(now.unix_ms - since_ms).unwrap_or(0);
     now.instant + TERM.saturating_sub(Duration::from_millis(age))
-}
-
-impl Job {
-    /// Whether the variables of the cell can be salvaged from its session.
-    fn is_salvageable(&self) -> bool {
-        self.phase == Phase::Started || self.remainder == Remainder::Session
-    }
-
-    /// Whether the job's result is kept although its notebook is absent.
-    pub(super) fn is_kept(&self) -> bool {
-        self.orphaned.is_some() || self.unclaimed.is_some()
-    }
-
-    /// Whether a result that is kept exists only in the session.
-    pub(super) fn needs_session(&self) -> bool {
-        let is_due = match self.remainder {
-            Remainder::Deferred => true,
-            Remainder::Sent => self.deferred_wanted,
-            Remainder::Session | Remainder::Nothing => self.is_salvageable(),
-        };
-        self.is_kept() && is_due
-    }
-
-    /// Whether another kernel may attach it, once its own has ended.
-    fn may_be_orphaned(&self) -> bool {
-        self.kind.outlives_kernel() && !self.cancel_wanted && self.abandoned.is_none()
-    }
-
-    fn is_old(&self, now: Instant) -> bool {
-        self.phase == Phase::Finished && self.orphaned.is_some_and(|until| until <= now)
-    }
 }
 
 impl Dispatch {
@@ -92,7 +60,7 @@ impl Dispatch {
             return;
         };
         let has_ended = |job: &Job| {
-            let ended = job.is_kept() && job.phase == Phase::Finished;
+            let ended = job.is_kept() && job.phase() == Phase::Finished;
             ended && job.account == newest.account
         };
         let ended = self.jobs.in_order(has_ended);
@@ -134,7 +102,7 @@ impl Dispatch {
         let job = self.jobs.get_mut(id).filter(|job| {
             job.orphaned.is_some()
                 && Some(&job.account) == account.as_ref()
-                && after <= job.last_event
+                && after <= job.last_event()
         });
         let Some(job) = job else {
             return self.forgotten(connection, id, actions);
@@ -157,7 +125,7 @@ impl Dispatch {
         };
         if job.attached.is_some() {
             self.detach(id);
-        } else if job.may_be_orphaned() && job.started_ms.is_some() {
+        } else if job.may_be_orphaned() && job.started_ms().is_some() {
             if let Some(notebook) = self.peers.notebooks.get_mut(&job.notebook) {
                 notebook.subscriptions.remove(&id);
             }
@@ -193,7 +161,7 @@ impl Dispatch {
             notebook: job.notebook_name.clone(),
             execution_count: job.execution_count,
             submitted_ms: job.submitted_ms,
-            outcome: job.outcome,
+            outcome: job.outcome(),
         };
         jobs.into_iter().map(entry).collect()
     }
@@ -214,7 +182,10 @@ impl Dispatch {
     }
 
     pub(super) fn orphans_end_at(&self) -> Option<Instant> {
-        let finished = self.jobs.iter().filter(|job| job.phase == Phase::Finished);
+        let finished = self
+            .jobs
+            .iter()
+            .filter(|job| job.phase() == Phase::Finished);
         finished.filter_map(|job| job.orphaned).min()
     }
 

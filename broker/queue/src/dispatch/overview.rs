@@ -139,7 +139,7 @@ impl Dispatch {
     }
 
     pub fn overview(&self) -> Overview {
-        let jobs = self.jobs.in_order(|job| job.phase != Phase::Finished);
+        let jobs = self.jobs.in_order(|job| job.phase() != Phase::Finished);
         let mut workers: Vec<WorkerView> = self
             .peers
             .workers
@@ -159,7 +159,7 @@ impl Dispatch {
                 jobs: self
                     .jobs
                     .unfinished()
-                    .filter(|job| job.worker == Some(*id))
+                    .filter(|job| job.worker() == Some(*id))
                     .count(),
                 slots: worker.slots,
                 sessions: worker.warm.len(),
@@ -171,7 +171,7 @@ impl Dispatch {
             })
             .collect();
         workers.sort_by(|one, other| one.name.cmp(&other.name));
-        let in_phase = |phase| jobs.iter().filter(move |job| job.phase == phase);
+        let in_phase = |phase| jobs.iter().filter(move |job| job.phase() == phase);
         let waiting = in_phase(Phase::Queued).count();
         let may_run: Vec<&&Job> = in_phase(Phase::Queued)
             .filter(|job| job.held.is_none())
@@ -202,7 +202,7 @@ impl Dispatch {
 
     fn view(&self, job: &Job) -> JobView {
         let worker = job
-            .worker
+            .worker()
             .and_then(|worker| self.peers.workers.get(&worker));
         JobView {
             job: job.id,
@@ -211,13 +211,13 @@ impl Dispatch {
             kind: job.kind,
             execution_count: job.execution_count,
             account: job.account.clone(),
-            phase: job.phase,
+            phase: job.phase(),
             cancel_wanted: job.cancel_wanted,
             worker: worker.map(|worker| worker.name.clone()),
             waiting: job.waiting.clone(),
             submitted_ms: job.submitted_ms,
-            started_ms: job.started_ms,
-            timeout_ms: job.timeout_ms,
+            started_ms: job.started_ms(),
+            timeout_ms: job.timeout_ms(),
             held: job.held.is_some(),
             front: job.front_ms.is_some(),
             memory: job.memory.clone(),

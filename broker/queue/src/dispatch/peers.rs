@@ -1,6 +1,6 @@
 //! Connected peers, and those that disconnected a short time ago.
 
-use super::{Action, ConnectionId, Job, Observation};
+use super::{Action, ConnectionId, Job, Now, Observation};
 use crate::{Account, record::OpenJob};
 use baton_protocol::{
     JobId, NotebookId, WorkerId,
@@ -119,6 +119,16 @@ impl Worker {
             stays_until_ms: None,
         }
     }
+
+    pub(super) fn has_gpu(&self) -> bool {
+        self.offer.has_gpu()
+    }
+
+    /// How long it stays, if its time is limited.
+    pub(super) fn leaves_in_ms(&self, now: Now) -> Option<u64> {
+        let at = self.offer.machine.leaves_at_ms?;
+        Some(u64::try_from(at.saturating_sub(now.unix_ms)).unwrap_or(0))
+    }
 }
 
 impl Peers {
@@ -172,7 +182,7 @@ impl Peers {
 
     /// The connected worker that has this job.
     pub(super) fn runner(&self, job: &Job) -> Option<ConnectionId> {
-        self.workers.get(&job.worker?)?.connection
+        self.workers.get(&job.worker()?)?.connection
     }
 
     /// Whether any known worker has a GPU, including those that disconnected a short time ago.
@@ -230,7 +240,7 @@ impl Peers {
 
     /// The name, as people see it, of the worker that has or had the job.
     pub(super) fn name_of_worker(&self, job: Option<&Job>) -> String {
-        let name = job.and_then(|job| job.worker).and_then(|id| {
+        let name = job.and_then(|job| job.worker()).and_then(|id| {
             let present = self.workers.get(&id).map(|worker| &worker.name);
             present.or_else(|| self.missed.get(&id).map(|missed| &missed.name))
         });

@@ -108,7 +108,7 @@ impl Dispatch {
     fn running_in(&self, pool: &PoolState) -> u32 {
         let runs = |job: &&Job| {
             let worker = job
-                .worker
+                .worker()
                 .and_then(|worker| self.peers.workers.get(&worker));
             let stays = worker.filter(|worker| !worker.draining);
             job.is_running() && stays.is_some_and(|worker| pool.workers.contains(&worker.name))
@@ -143,7 +143,7 @@ impl Dispatch {
     fn fits(&self, job: &Job, pool: &PoolState) -> bool {
         self.requires_of(job, pool)
             .all(|need| pool.will_meet(&need))
-            && job.timeout_ms.is_none_or(|ms| ms <= pool.walltime_ms)
+            && job.timeout_ms().is_none_or(|ms| ms <= pool.walltime_ms)
     }
 
     /// What the job requires of a new worker of the pool. If no present worker has a GPU, it may
@@ -195,7 +195,7 @@ impl Dispatch {
     /// The reason shown for a job that no present worker can take, if a suitable worker is starting.
     pub(super) fn machine_starts(&self, job: &Job, now: Now) -> Option<WaitingReason> {
         let pool = self.pools.iter().find(|pool| self.starts_for(job, pool))?;
-        Some(pool.starting(now))
+        Some(starting(pool, now))
     }
 
     /// The reason shown for a job at this position of the queue if a suitable worker that is starting will have a slot
@@ -212,9 +212,9 @@ impl Dispatch {
         let pool = pools.find(|pool| {
             self.starts_for(job, pool)
                 && position <= pool.pending.saturating_mul(pool.slots)
-                && pool.comes_before(starts_ms, now)
+                && comes_before(pool, starts_ms, now)
         })?;
-        Some(pool.starting(now))
+        Some(starting(pool, now))
     }
 
     fn starts_for(&self, job: &Job, pool: &PoolState) -> bool {
@@ -222,38 +222,36 @@ impl Dispatch {
     }
 }
 
-impl PoolState {
-    /// When the batch system expects to start its next worker.
-    fn expected_ms(&self, now: Now) -> Option<i64> {
-        self.expected_ms.filter(|at| *at > now.unix_ms)
-    }
+/// When the batch system expects to start its next worker.
+fn expected_ms(pool: &PoolState, now: Now) -> Option<i64> {
+    pool.expected_ms.filter(|at| *at > now.unix_ms)
+}
 
-    /// Whether its next worker is expected to be ready before this time, in milliseconds since 1970. `None`: nothing is
-    /// known about when the present workers have a free slot.
-    fn comes_before(&self, starts_ms: Option<u64>, now: Now) -> bool {
-        let Some(starts_ms) = starts_ms else {
-            return true;
-        };
-        let now_ms = now.unix_ms.unsigned_abs();
-        let usual_ms = self
-            .usual
-            .map(|usual| now_ms.saturating_add(usual.middle_ms));
-        let expected_ms = self.expected_ms(now).map(i64::unsigned_abs);
-        expected_ms
-            .max(usual_ms)
-            .is_some_and(|comes_ms| comes_ms < starts_ms)
-    }
+/// Whether its next worker is expected to be ready before this time, in milliseconds since 1970. `None`: nothing is
+/// known about when the present workers have a free slot.
+fn comes_before(pool: &PoolState, starts_ms: Option<u64>, now: Now) -> bool {
+    let Some(starts_ms) = starts_ms else {
+        return true;
+    };
+    let now_ms = now.unix_ms.unsigned_abs();
+    let usual_ms = pool
+        .usual
+        .map(|usual| now_ms.saturating_add(usual.middle_ms));
+    let expected_ms = expected_ms(pool, now).map(i64::unsigned_abs);
+    expected_ms
+        .max(usual_ms)
+        .is_some_and(|comes_ms| comes_ms < starts_ms)
+}
 
-    fn starting(&self, now: Now) -> WaitingReason {
-        let expected = self.expected_ms(now);
-        WaitingReason::MachineStarting {
-            usual: self.usual,
-            expected_in_ms: expected.map(|at| {
-                (at - now.unix_ms)
-                    .unsigned_abs()
-                    .next_multiple_of(MINUTE_MS)
-            }),
-        }
+fn starting(pool: &PoolState, now: Now) -> WaitingReason {
+    let expected = expected_ms(pool, now);
+    WaitingReason::MachineStarting {
+        usual: pool.usual,
+        expected_in_ms: expected.map(|at| {
+            (at - now.unix_ms)
+                .unsigned_abs()
+                .next_multiple_of(MINUTE_MS)
+        }),
     }
 }
 
@@ -268,7 +266,7 @@ fn would_run(job: &Job) -> bool {
                 | WaitingReason::OwnSession { .. }
         )
     });
-    job.phase == Phase::Queued && waits_for_worker
+    job.phase() == Phase::Queued && waits_for_worker
 }
 
 #[cfg(test)]
@@ -304,7 +302,7 @@ mod tests {
                 usual,
                 expected_ms,
             };
-            pool.comes_before(starts_ms, now)
+            super::comes_before(&pool, starts_ms, now)
         };
         assert!(comes_before(None, None, None));
         assert!(!comes_before(None, None, Some(2_000_000)));

@@ -154,7 +154,7 @@ impl Dispatch {
             job: id,
             why: why.clone(),
         }));
-        match job.phase {
+        match job.phase() {
             Phase::Finished => {}
             Phase::Queued | Phase::Assigned => {
                 let error = RemoteError {
@@ -266,7 +266,7 @@ impl Dispatch {
         };
         if let Answer::State(state) = &answer {
             let wanted = job.state_wanted.take_if(|wanted| *wanted == question);
-            if wanted.is_none() || !matches!(job.phase, Phase::Queued | Phase::Assigned) {
+            if wanted.is_none() || !matches!(job.phase(), Phase::Queued | Phase::Assigned) {
                 return;
             }
             job.submission = None;
@@ -320,7 +320,7 @@ impl Dispatch {
         let Some(notebook) = self.peers.notebooks.get_mut(&job.follower()) else {
             return;
         };
-        let subscription = if after >= job.last_event {
+        let subscription = if after >= job.last_event() {
             Subscription::Live
         } else {
             actions.push(Action::CatchUp {
@@ -338,7 +338,7 @@ impl Dispatch {
             return;
         };
         let runner = self.peers.runner(job);
-        match (job.phase, runner) {
+        match (job.phase(), runner) {
             (Phase::Finished, _) => return,
             // As far as the broker knows it has not started, so it can end here. If the worker
             // reconnects with it, the broker revokes it.
@@ -363,7 +363,7 @@ impl Dispatch {
     /// If the worker has nothing left of the job, it has already reported that.
     fn deferred_wanted(&mut self, from: ConnectionId, id: JobId, actions: &mut Vec<Action>) {
         let is_due =
-            |job: &&mut Job| matches!(job.remainder, Remainder::Deferred | Remainder::Sent);
+            |job: &&mut Job| matches!(job.remainder(), Remainder::Deferred | Remainder::Sent);
         let Some(job) = self.jobs.get_mut(id).filter(is_due) else {
             return;
         };
@@ -385,7 +385,7 @@ impl Dispatch {
             return;
         };
         job.abandoned = Some(how);
-        match job.phase {
+        match job.phase() {
             Phase::Finished => self.close(id, actions),
             _ => self.cancel(id, now, actions),
         }

@@ -88,7 +88,10 @@ impl Dispatch {
 
     /// All unfinished jobs, in order of arrival.
     pub(super) fn queue(&self, now: Now) -> Vec<order::Job> {
-        let unfinished = self.jobs.iter().filter(|job| job.phase != Phase::Finished);
+        let unfinished = self
+            .jobs
+            .iter()
+            .filter(|job| job.phase() != Phase::Finished);
         let mut jobs: Vec<&Job> = unfinished.collect();
         jobs.sort_unstable_by_key(|job| job.sequence);
         jobs.into_iter()
@@ -104,7 +107,7 @@ impl Dispatch {
             job: job.id,
             notebook: job.notebook,
             owner: job.account.owner.as_str().into(),
-            worker: job.worker,
+            worker: job.worker(),
             precedence: Precedence {
                 low_priority: job.priority == Priority::Low,
                 waited_ms,
@@ -120,7 +123,7 @@ impl Dispatch {
 
     /// A job without budget could wait for days, so it is refused.
     fn refuse_without_budget(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let queued = self.jobs.ids(|job| job.phase == Phase::Queued);
+        let queued = self.jobs.ids(|job| job.phase() == Phase::Queued);
         for id in queued {
             let job = self.jobs.get(id);
             if let Some(error) = job.and_then(|job| self.accounts.refusal(&job.account, now)) {
@@ -173,11 +176,11 @@ impl Dispatch {
         let is_cold = !worker.warm.contains(&job.notebook);
         let write = job.assign((worker_id, worker.name.clone()), is_cold, left_ms, now);
         actions.push(Action::Write(write));
-        let timeout_ms = job.timeout_ms;
+        let timeout_ms = job.timeout_ms();
         actions.push(Action::Assign {
             connection,
             job: id,
-            fencing: job.fencing,
+            fencing: job.fencing(),
             timeout_ms,
             owner: job.account.owner.clone(),
             environment,

@@ -359,18 +359,18 @@ impl World {
     fn check(&self) {
         for job in self.dispatch.jobs.iter() {
             let stored = &self.stored.jobs[&job.id];
-            assert_eq!(stored.phase, job.phase);
-            assert_eq!(stored.fencing, job.fencing);
-            assert_eq!(stored.last_event, job.last_event);
-            assert_eq!(stored.acknowledged, job.acknowledged);
+            assert_eq!(stored.phase, job.phase());
+            assert_eq!(stored.fencing, job.fencing());
+            assert_eq!(stored.last_event, job.last_event());
+            assert_eq!(stored.acknowledged, job.acknowledged());
             assert_eq!((&stored.held, stored.front_ms), (&job.held, job.front_ms));
             assert_eq!(stored.orphaned_ms.is_some(), job.orphaned.is_some());
-            if job.phase == Phase::Finished {
-                assert!([stored.remainder, Remainder::Nothing].contains(&job.remainder));
+            if job.phase() == Phase::Finished {
+                assert!([stored.remainder, Remainder::Nothing].contains(&job.remainder()));
             }
-            assert_eq!(job.is_running(), job.is_running() && job.worker.is_some());
-            if job.phase == Phase::Queued {
-                assert!(job.waiting.is_some() && job.worker.is_none());
+            assert_eq!(job.is_running(), job.is_running() && job.worker().is_some());
+            if job.phase() == Phase::Queued {
+                assert!(job.waiting.is_some() && job.worker().is_none());
             }
         }
         assert_eq!(self.dispatch.jobs.iter().count(), self.stored.jobs.len());

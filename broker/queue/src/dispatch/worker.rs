@@ -107,14 +107,14 @@ impl Dispatch {
         let missed: Vec<JobId> = self
             .jobs
             .iter()
-            .filter(|job| job.worker == Some(id) && job.is_running())
-            .filter(|job| held.get(&job.id) != Some(&job.fencing))
+            .filter(|job| job.worker() == Some(id) && job.is_running())
+            .filter(|job| held.get(&job.id) != Some(&job.fencing()))
             .map(|job| job.id)
             .collect();
         for job in missed {
             self.missed_by_worker(connection, job, now, actions);
         }
-        let is_held = |job: &Job| held.get(&job.id) == Some(&job.fencing);
+        let is_held = |job: &Job| held.get(&job.id) == Some(&job.fencing());
         for job in self
             .jobs
             .ids(|job| job.has_remainder_at(id) && !is_held(job))
@@ -178,7 +178,8 @@ impl Dispatch {
                 }
                 for (job, bytes) in jobs {
                     let job = self.jobs.get_mut(job);
-                    if let Some(job) = job.filter(|job| job.worker == Some(id) && job.is_running())
+                    if let Some(job) =
+                        job.filter(|job| job.worker() == Some(id) && job.is_running())
                     {
                         job.memory.add(now.unix_ms, bytes);
                     }
@@ -208,14 +209,14 @@ impl Dispatch {
         let busy: HashSet<NotebookId> = self
             .jobs
             .iter()
-            .filter(|job| job.worker == Some(id) && job.phase == Phase::Started)
+            .filter(|job| job.worker() == Some(id) && job.phase() == Phase::Started)
             .map(|job| job.notebook)
             .collect();
         self.peers
             .sessions_end(id, |notebook| !busy.contains(notebook), actions);
         for job in self
             .jobs
-            .ids(|job| job.worker == Some(id) && job.phase == Phase::Assigned)
+            .ids(|job| job.worker() == Some(id) && job.phase() == Phase::Assigned)
         {
             match self.jobs.get(job) {
                 Some(held) if held.cancel_wanted => self.finish_cancelled(job, now, actions),
@@ -246,7 +247,7 @@ impl Dispatch {
             ToWorker::Acknowledge {
                 job: id,
                 fencing,
-                number: job.acknowledged,
+                number: job.acknowledged(),
             },
         ));
         if job.deferred_wanted {
@@ -279,16 +280,16 @@ impl Dispatch {
         let Some(job) = self.jobs.get(id) else {
             return;
         };
-        match job.phase {
+        match job.phase() {
             // It may have run to its end, and the record of that may be lost. So it waits for its proxy.
             Phase::Assigned if job.unclaimed.is_some() => self.requeue(id, actions),
             // The message was lost with the old connection.
-            Phase::Assigned if !job.cancel_wanted && job.acknowledged == 0 => {
+            Phase::Assigned if !job.cancel_wanted && job.acknowledged() == 0 => {
                 actions.push(Action::Assign {
                     connection,
                     job: id,
-                    fencing: job.fencing,
-                    timeout_ms: job.timeout_ms,
+                    fencing: job.fencing(),
+                    timeout_ms: job.timeout_ms(),
                     owner: job.account.owner.clone(),
                     environment: self.environment_of(job),
                     submission: None,

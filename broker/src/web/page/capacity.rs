@@ -19,7 +19,7 @@ use baton_plan::{
     lesson_sentence, people_here, seconds,
 };
 use baton_protocol::api::{History, LessonOutlook};
-use maud::{Markup, PreEscaped, html};
+use maud::{Markup, html};
 use std::time::Duration;
 use tokio::task::spawn_blocking;
 
@@ -124,8 +124,8 @@ fn content(history: &History) -> Markup {
             (table(&capacity.rows()))
         }
         div.pair {
-            section.card { h2 { "How long cells wait" } (PreEscaped(capacity.plot_of_waits().svg())) }
-            section.card { h2 { "How long cells run" } (PreEscaped(capacity.plot_of_runs().svg())) }
+            section.card { h2 { "How long cells wait" } (capacity.plot_of_waits().svg()) }
+            section.card { h2 { "How long cells run" } (capacity.plot_of_runs().svg()) }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One job: its timeline, output, memory and end, and the actions on it.
 
 use super::{
-    chart, facts,
+    facts,
     form::{Refused, complaint, is_wrong, value},
     layout::{Fragment, Page, form_key, place, short},
     now::outcome,
@@ -165,7 +165,7 @@ fn time_line(job: &JobFacts) -> Markup {
     let said: Vec<&str> = parts.iter().map(|(_, _, words)| words.as_str()).collect();
     html! {
         p.now { (state(job)) }
-        div.memory { (chart::parts(&parts, whole, &format!("Time line: {}", said.join(", ")))) }
+        div.memory { (baton_charts::parts(&parts, whole, &format!("Time line: {}", said.join(", ")))) }
         ul.key { @for (class, what, ms) in &steps {
             li { svg viewBox="0 0 12 12" aria-hidden="true" { rect.(class) width="12" height="12" rx="3" {} } (what) " for " (words::exact(*ms)) }
         } }
@@ -270,7 +270,7 @@ fn memory(job: &JobFacts) -> Markup {
         .filter(|points| !points.is_empty())
         .unwrap_or(&job.detail.memory.0);
     html! {
-        @if points.len() > 1 { (chart::memory(points)) }
+        @if let [(_, first), .., (_, last)] = points[..] { (memory_chart(points, first, last)) }
         @else {
             p.quiet {
                 @match job.detail.row.peak_memory_bytes {
@@ -279,6 +279,21 @@ fn memory(job: &JobFacts) -> Markup {
                 }
             }
         }
+    }
+}
+
+/// The memory of a session while a cell ran, as a chart and as a sentence.
+fn memory_chart(points: &[(i64, u64)], first: u64, last: u64) -> Markup {
+    let peak = points.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
+    let words = format!(
+        "Memory of the session, from {} to {}, {} at most",
+        baton_humanize::bytes(first),
+        baton_humanize::bytes(last),
+        baton_humanize::bytes(peak)
+    );
+    html! {
+        (baton_charts::area(points, &words))
+        p."quiet small" { (words) }
     }
 }
 

@@ -1,13 +1,14 @@
 //! The first page: what runs where, who waits and why, and the last day.
 
 use super::{
-    Facts, chart,
+    Facts,
     layout::{Fragment, place, short},
     time::Zone,
 };
 use crate::{web::Caller, words};
 use baton_broker_queue::{JobView, Phase, WorkerView};
-use baton_broker_store::JobRow;
+use baton_broker_store::{JobRow, Span};
+use baton_charts::{Mark, Series, Timeline};
 use baton_protocol::{
     JobId, Outcome,
     api::WorkerState,
@@ -17,6 +18,9 @@ use maud::{Markup, html};
 
 /// How many free slots are drawn one by one.
 const MOST_FREE: usize = 32;
+const HOUR_MS: i64 = 3_600_000;
+/// The time between two values of the last day.
+const STEP_MS: i64 = 10 * 60_000;
 
 pub(super) fn main(facts: &Facts, caller: &Caller) -> Markup {
     let fragments = fragments(facts, caller);
@@ -40,10 +44,7 @@ pub(super) fn fragments(facts: &Facts, caller: &Caller) -> Vec<Fragment> {
         ("now", sentence(facts).into_string()),
         ("machines", machines(facts, caller).into_string()),
         ("queue", queue(facts).into_string()),
-        (
-            "day",
-            chart::day(&facts.day, facts.now_ms, &facts.zone).into_string(),
-        ),
+        ("day", day(facts).into_string()),
         ("day-table", day_table(facts).into_string()),
         ("finished", finished(facts, caller).into_string()),
     ]
@@ -169,12 +170,12 @@ fn gpu_load(gpu: &GpuLoad, of: usize, jobs: &[&JobView], caller: &Caller) -> Mar
             @let computing = sessions.filter_map(|one| Some((who(one), one.utilisation_percent.filter(|part| *part > 0)?.into())));
             @let (parts, label) = by_session(computing, busy.into(), |part| format!("{part} %"));
             div.memory {
-                (chart::parts(&parts, 100, &format!("{name} busy by session: {label}")))
+                (baton_charts::parts(&parts, 100, &format!("{name} busy by session: {label}")))
                 p."quiet small" { (name) " " (busy) " % busy" }
             }
         }
         div.memory {
-            (chart::parts(&parts, gpu.memory_total_bytes, &format!("{name} memory by session: {label}")))
+            (baton_charts::parts(&parts, gpu.memory_total_bytes, &format!("{name} memory by session: {label}")))
             p."quiet small" { (name) " memory " (baton_humanize::bytes(gpu.memory_used_bytes)) " of " (baton_humanize::bytes(gpu.memory_total_bytes)) }
         }
     }
@@ -188,7 +189,7 @@ fn memory(jobs: &[&JobView], used: u64, whole: u64, caller: &Caller) -> Markup {
     let known: u64 = in_cells.clone().map(|(_, bytes)| bytes).sum();
     let (parts, label) = by_session(in_cells, used, baton_humanize::bytes);
     html! {
-        (chart::parts(&parts, whole, &format!("Memory by session: {label}")))
+        (baton_charts::parts(&parts, whole, &format!("Memory by session: {label}")))
         p."quiet small" { "Memory " (baton_humanize::bytes(used)) " of " (baton_humanize::bytes(whole)) @if known > 0 { ", " (baton_humanize::bytes(known)) " in cells" } }
     }
 }
@@ -311,6 +312,43 @@ fn queue_row(job: &JobView, facts: &Facts) -> Markup {
 
 fn job_link(job: &JobId, title: &str) -> Markup {
     html! { a href={ "job?id=" (job) } { (title) } }
+}
+
+/// Running and waiting cells of the last day.
+fn day(facts: &Facts) -> Markup {
+    let series = |class, filled, value: fn(&Span) -> f64| Series {
+        class,
+        filled,
+        points: (facts.day.iter().map(|span| (span.start_ms, value(span)))).collect(),
+    };
+    let mark = |hours| {
+        let at_ms = facts.now_ms - hours * HOUR_MS;
+        Mark {
+            at_ms,
+            text: facts.zone.clock_text(at_ms),
+            clock: facts.zone.for_browsers(at_ms),
+        }
+    };
+    let chart = Timeline {
+        label: "Waiting and running cells of the last 24 hours; the table below has the same data",
+        now_ms: facts.now_ms,
+        span_ms: 24 * HOUR_MS,
+        gap_ms: 2 * STEP_MS,
+        marks: [24, 18, 12, 6].map(mark).into(),
+        series: vec![
+            series("line wait", false, |span| span.waiting as f64),
+            series("line", true, |span| span.running),
+            series("limit", false, |span| span.slots as f64),
+        ],
+    };
+    html! {
+        (chart.svg())
+        ul.key {
+            li { svg viewBox="0 0 12 12" aria-hidden="true" { rect.run width="12" height="12" rx="3" {} } "running" }
+            li { svg viewBox="0 0 12 12" aria-hidden="true" { rect.wait width="12" height="12" rx="3" {} } "waiting" }
+            li { svg viewBox="0 0 12 12" aria-hidden="true" { path.limit d="M0 6H12" {} } "slots" }
+        }
+    }
 }
 
 fn day_table(facts: &Facts) -> Markup {

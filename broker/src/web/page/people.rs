@@ -1,6 +1,6 @@
 //! How much each person used and how long they waited, by person and by day, also as CSV.
 
-use super::{chart, layout::Page};
+use super::layout::Page;
 use crate::{
     clock::unix_ms,
     engine::Event,
@@ -110,10 +110,10 @@ fn main(
     let used: u64 = days.iter().map(|(_, ms)| ms).sum();
     let cells = sums.iter().map(|(_, sum)| sum.runs).sum::<u64>();
     let run_now = sums.iter().map(|(_, sum)| sum.now).sum::<u64>();
-    let short: Vec<(String, u64)> = days
+    let columns = days
         .iter()
-        .map(|(day, ms)| (day.get(5..).unwrap_or(day).to_owned(), *ms))
-        .collect();
+        .map(|(day, ms)| (day.get(5..).unwrap_or(day), *ms, words::span(*ms)));
+    let columns: Vec<_> = columns.collect();
     html! {
         div.head { h1 { "People" } p.quiet { "GPU time and waits of the last " (words::count(days.len(), "day", "days")) } }
         form.card method="get" action="people" { div.inline {
@@ -127,7 +127,7 @@ fn main(
         div.pair {
             section.card {
                 h2 { "GPU time by day" }
-                @if days.len() <= 14 { (chart::days(&short)) }
+                @if days.len() <= 14 { (baton_charts::columns(&columns, "GPU time by day; the table has the same data")) }
                 details { summary { "As a table" } div.scroll { table {
                     caption { "GPU time by day" }
                     thead { tr { th scope="col" { "Day (UTC)" } th.number scope="col" { "GPU time" } } }

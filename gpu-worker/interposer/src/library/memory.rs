@@ -27,7 +27,7 @@ const CHUNK_BYTES: u64 = 64 << 20;
 const COPIES_AHEAD: usize = 2;
 
 /// A chunk, by its region's address and its index there.
-type Place = (u64, usize);
+type ChunkKey = (u64, usize);
 
 #[derive(Debug)]
 pub(super) struct Memory {
@@ -291,12 +291,12 @@ impl Memory {
     /// size of each chunk that the driver has back.
     pub(super) fn swap_out(&mut self, bytes: u64, mut left: impl FnMut(u64)) -> Left {
         self.is_away = true;
-        let places = self.first_to_leave(bytes);
-        let new = places.iter().filter_map(|place| self.lacks_shadow(*place));
+        let keys = self.first_to_leave(bytes);
+        let new = keys.iter().filter_map(|key| self.lacks_shadow(*key));
         let (new, taken) = (new.collect::<Vec<u64>>(), AtomicUsize::new(0));
         let (bytes, code) = thread::scope(|scope| {
             let mut shadows = Shadows::begin(scope, &new, &taken);
-            self.copy_and_give(&places, &mut shadows, &mut left)
+            self.copy_and_give(&keys, &mut shadows, &mut left)
         });
         Left {
             bytes,
@@ -307,19 +307,19 @@ impl Memory {
 
     fn copy_and_give(
         &mut self,
-        places: &[Place],
+        keys: &[ChunkKey],
         shadows: &mut Shadows,
         left: &mut impl FnMut(u64),
     ) -> (u64, Code) {
         let (mut code, mut sum) = (SUCCESS, 0);
         let mut copies = VecDeque::new();
         // The next chunks are copied while one is returned to the driver.
-        for place in places.iter().copied() {
-            match self.begin_copy(place, shadows) {
-                Ok(copied) => copies.push_back((place, Some(copied))),
+        for key in keys.iter().copied() {
+            match self.begin_copy(key, shadows) {
+                Ok(copied) => copies.push_back((key, Some(copied))),
                 Err(error) => {
                     code = first_error(code, Err(error));
-                    copies.push_back((place, None));
+                    copies.push_back((key, None));
                 }
             }
             while copies.len() > COPIES_AHEAD {
@@ -334,32 +334,32 @@ impl Memory {
 
     /// The chunks to move. Those with a place on the host come first, because pinning a new place takes longer
     /// than the copy.
-    fn first_to_leave(&self, bytes: u64) -> Vec<Place> {
+    fn first_to_leave(&self, bytes: u64) -> Vec<ChunkKey> {
         let all = self.regions.iter().flat_map(|(base, region)| {
             let chunks = region.chunks.iter().enumerate();
             let here = chunks.filter(|(_, chunk)| chunk.handle.is_some());
             here.map(|(index, chunk)| ((*base, index), chunk))
         });
-        let mut here: Vec<(Place, &Chunk)> = all.collect();
+        let mut here: Vec<(ChunkKey, &Chunk)> = all.collect();
         here.sort_by_key(|(_, chunk)| chunk.shadow.is_none());
         let mut sum = 0;
-        let leaves = |(place, chunk): &(Place, &Chunk)| {
+        let leaves = |(key, chunk): &(ChunkKey, &Chunk)| {
             let is_needed = sum < bytes;
             sum += chunk.range.bytes;
-            is_needed.then_some(*place)
+            is_needed.then_some(*key)
         };
         here.iter().map_while(leaves).collect()
     }
 
     /// The size of the shadow that the chunk lacks, if it has none.
-    fn lacks_shadow(&self, (base, index): Place) -> Option<u64> {
+    fn lacks_shadow(&self, (base, index): ChunkKey) -> Option<u64> {
         let chunk = &self.regions[&base].chunks[index];
         chunk.shadow.is_none().then_some(chunk.range.bytes)
     }
 
-    fn begin_copy(&mut self, place: Place, shadows: &mut Shadows) -> Result<Event, Code> {
-        let new = self.lacks_shadow(place).map(|_| shadows.next());
-        let (base, index) = place;
+    fn begin_copy(&mut self, key: ChunkKey, shadows: &mut Shadows) -> Result<Event, Code> {
+        let new = self.lacks_shadow(key).map(|_| shadows.next());
+        let (base, index) = key;
         let region = self.regions.get_mut(&base).expect("it was planned");
         let stream = stream_of(&mut self.streams, region.context)?;
         let chunk = &mut region.chunks[index];
@@ -374,7 +374,7 @@ impl Memory {
     /// Waits until the first of these chunks is copied, and returns it to the driver.
     fn give_first(
         &mut self,
-        copies: &mut VecDeque<(Place, Option<Event>)>,
+        copies: &mut VecDeque<(ChunkKey, Option<Event>)>,
         sum: &mut u64,
         left: &mut impl FnMut(u64),
     ) -> Result<(), Code> {
@@ -397,7 +397,7 @@ impl Memory {
     /// Moves everything back to the GPU, and returns how many bytes that was. After an error nothing has moved,
     /// so it can be tried again.
     pub(super) fn swap_in(&mut self) -> Result<u64, Code> {
-        let away: Vec<Place> = self.places_away();
+        let away: Vec<ChunkKey> = self.chunks_away();
         let bytes = self.away_bytes();
         let backed = self.regions.values_mut().try_for_each(Region::back);
         let copied = backed.and_then(|()| self.copy_in(&away));
@@ -417,7 +417,7 @@ impl Memory {
         Ok(bytes)
     }
 
-    fn places_away(&self) -> Vec<Place> {
+    fn chunks_away(&self) -> Vec<ChunkKey> {
         let all = self.regions.iter().flat_map(|(base, region)| {
             let chunks = region.chunks.iter().enumerate();
             let away = chunks.filter(|(_, chunk)| chunk.handle.is_none());
@@ -426,9 +426,9 @@ impl Memory {
         all.collect()
     }
 
-    fn copy_in(&mut self, places: &[Place]) -> Result<(), Code> {
+    fn copy_in(&mut self, keys: &[ChunkKey]) -> Result<(), Code> {
         let mut code = SUCCESS;
-        for (base, index) in places {
+        for (base, index) in keys {
             let Some(region) = self.regions.get(base) else {
                 continue;
             };
@@ -515,6 +515,11 @@ impl Region {
 }
 
 impl Chunk {
+    /// It is on the GPU, and has no place on the host.
+    fn lacks_place(&self) -> bool {
+        self.handle.is_some() && self.shadow.is_none()
+    }
+
     fn unback(&mut self) -> Result<(), Code> {
         let Some(handle) = self.handle.take() else {
             return Ok(());

@@ -10,7 +10,7 @@ use std::{
 
 /// Where a pool's memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Residency {
     /// On the GPU; it can move.
     Movable,
     /// On the GPU; it cannot move.
@@ -30,7 +30,7 @@ pub(super) struct Used {
 pub(super) struct Pools(Mutex<Known>);
 
 struct Known {
-    places: BTreeMap<usize, Place>,
+    residencies: BTreeMap<usize, Residency>,
     used: BTreeMap<usize, Used>,
     /// The pool and size of each allocation, by its address.
     allocations: BTreeMap<u64, (usize, u64)>,
@@ -39,26 +39,30 @@ struct Known {
 impl Pools {
     pub(super) const fn new() -> Self {
         Self(Mutex::new(Known {
-            places: BTreeMap::new(),
+            residencies: BTreeMap::new(),
             used: BTreeMap::new(),
             allocations: BTreeMap::new(),
         }))
     }
 
     /// The device's own pools are movable. They are not listed, because no program creates them.
-    pub(super) fn place_of(&self, pool: usize) -> Place {
+    pub(super) fn residency_of(&self, pool: usize) -> Residency {
         let known = self.known();
-        known.places.get(&pool).copied().unwrap_or(Place::Movable)
+        known
+            .residencies
+            .get(&pool)
+            .copied()
+            .unwrap_or(Residency::Movable)
     }
 
-    pub(super) fn insert(&self, pool: usize, place: Place) {
-        self.known().places.insert(pool, place);
+    pub(super) fn insert(&self, pool: usize, residency: Residency) {
+        self.known().residencies.insert(pool, residency);
     }
 
     /// The program has destroyed the pool. What it allocated there stays allocated.
     pub(super) fn remove(&self, pool: usize) {
         let mut known = self.known();
-        known.places.remove(&pool);
+        known.residencies.remove(&pool);
         known.used.remove(&pool);
         known.allocations.retain(|_, (its, _)| *its != pool);
     }

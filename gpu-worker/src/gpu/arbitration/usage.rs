@@ -84,33 +84,10 @@ impl Arbitration {
     }
 }
 
-impl Usage {
-    pub(super) fn moved(&mut self, bytes: u64, nanoseconds: u64) {
-        self.moved_bytes = self.moved_bytes.saturating_add(bytes);
-        self.moving = self
-            .moving
-            .saturating_add(Duration::from_nanos(nanoseconds));
-    }
-
-    pub(super) fn pinned_in_moves(&mut self, bytes: u64) {
-        self.pinned_in_moves_bytes = self.pinned_in_moves_bytes.saturating_add(bytes);
-    }
-
-    pub(super) fn pinned_ahead(&mut self, bytes: u64) {
-        self.pinned_ahead_bytes = self.pinned_ahead_bytes.saturating_add(bytes);
-    }
-}
-
 /// The process id in the innermost namespace of the process, which is its session's.
 fn number_within(process: Pid) -> u32 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     let innermost = numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok());
     innermost.unwrap_or(process.as_raw().cast_unsigned())
-}
-
-impl Process {
-    pub(super) fn total_bytes(&self) -> u64 {
-        self.bytes + self.fixed_bytes
-    }
 }

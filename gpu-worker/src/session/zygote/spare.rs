@@ -22,7 +22,9 @@ impl Spare {
     ) -> Result<Self, ZygoteError> {
         let (mut prepared, mut group) = (None, None);
         match sandbox {
-            Some(Sandbox::Bubblewrap(bubblewrap)) => prepared = Some(bubblewrap.prepare()?),
+            Some(Sandbox::Bubblewrap(bubblewrap)) => {
+                prepared = Some(PreparedSandbox::start(bubblewrap)?)
+            }
             Some(Sandbox::Landlock(landlock)) => group = landlock.group()?,
             None => {}
         }

@@ -1,7 +1,7 @@
-//! GPUs and their sessions, simulated event by event: cells come from the [`Line`] and compute as
+//! GPUs and their sessions, simulated event by event: cells come from the [`Queue`] and compute as
 //! the arbiters decide.
 
-use super::{Class, LONG, Policy, SHORT, line::Line};
+use super::{Class, LONG, Policy, SHORT, queue::Queue};
 use crate::simulation::{Length, statistics::Spread};
 use baton_scheduling::arbiter::{Action, Arbiter, Epoch, Event, Memory, SessionId};
 use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
@@ -71,7 +71,7 @@ struct Session {
 
 pub(super) struct World<'class> {
     class: &'class Class,
-    line: Line,
+    queue: Queue,
     random: Xoshiro256PlusPlus,
     now: Duration,
     settled: Duration,
@@ -112,7 +112,7 @@ impl<'class> World<'class> {
         let is_fair = policy == Policy::Baton;
         Self {
             class,
-            line: Line::new(class.people, class.gpus, class.slots, is_fair),
+            queue: Queue::new(class.people, class.gpus, class.slots, is_fair),
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
             now: Duration::ZERO,
             settled: Duration::ZERO,
@@ -213,13 +213,13 @@ impl<'class> World<'class> {
         let session = &mut self.sessions[person];
         (session.cell, session.left) = (cell, cell);
         session.submitted = self.now;
-        self.line.submit(person, self.now);
+        self.queue.submit(person, self.now);
         self.begin();
     }
 
     /// Begins the cells that the broker assigns now.
     fn begin(&mut self) {
-        for (person, gpu) in self.line.begin(self.now) {
+        for (person, gpu) in self.queue.begin(self.now) {
             self.sessions[person].begun = self.now;
             if self.sessions[person].gpu == gpu {
                 self.start(person);
@@ -238,7 +238,7 @@ impl<'class> World<'class> {
         session.gpu = gpu;
         (session.away_bytes, session.places_bytes, session.pinning) = (0, 0, None);
         let id = session.id;
-        self.line.moves(person, gpu);
+        self.queue.moves(person, gpu);
         self.join(person);
         self.enter(self.class.cold, Happening::IsReady(id));
         if self.now.as_secs_f64() > self.length.warm_up {
@@ -280,7 +280,7 @@ impl<'class> World<'class> {
         self.send(gpu, Event::CellEnded(id));
         self.send(gpu, Event::Yielded { session: id, epoch });
         self.edit(person);
-        self.line.end(person, self.now - begun, self.now);
+        self.queue.end(person, self.now - begun, self.now);
         self.begin();
     }
 

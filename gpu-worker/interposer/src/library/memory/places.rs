@@ -1,6 +1,6 @@
 //! Places on the host for memory that is on the GPU: made ahead of a move, or left by memory that came back.
 
-use super::{Chunk, Context, HostMemory, Memory, Place};
+use super::{Chunk, ChunkKey, Context, HostMemory, Memory};
 
 impl Memory {
     /// The sizes of the places to make for memory that has none, for at most this many bytes.
@@ -17,7 +17,7 @@ impl Memory {
     }
 
     /// Memory that lacks a place of this size, and its context.
-    pub(in super::super) fn without_place(&self, bytes: u64) -> Option<(Place, Context)> {
+    pub(in super::super) fn without_place(&self, bytes: u64) -> Option<(ChunkKey, Context)> {
         self.regions.iter().find_map(|(base, region)| {
             let lacks = |chunk: &Chunk| chunk.lacks_place() && chunk.range.bytes == bytes;
             let index = region.chunks.iter().position(lacks)?;
@@ -28,7 +28,7 @@ impl Memory {
     /// Gives the memory its place, or returns the place if it is no longer needed.
     pub(in super::super) fn give_place(
         &mut self,
-        (base, index): Place,
+        (base, index): ChunkKey,
         context: Context,
         made: HostMemory,
     ) -> Result<(), HostMemory> {
@@ -61,12 +61,5 @@ impl Memory {
             }
         }
         taken
-    }
-}
-
-impl Chunk {
-    /// It is on the GPU, and has no place on the host.
-    fn lacks_place(&self) -> bool {
-        self.handle.is_some() && self.shadow.is_none()
     }
 }

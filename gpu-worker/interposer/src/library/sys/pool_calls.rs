@@ -2,7 +2,7 @@
 #![allow(non_snake_case)]
 
 use super::{
-    super::{PROCESS, pools::Place},
+    super::{PROCESS, pools::Residency},
     driver::{Code, Export, NOT_FOUND, ON_DEVICE, PINNED, SUCCESS, Stream},
     memory_calls::{allocate_in_order, fixed, own_default},
     wrap,
@@ -17,7 +17,7 @@ wrap! {
         let code = driver();
         if code == SUCCESS {
             // SAFETY: the driver has just read `properties` and written `pool`.
-            unsafe { PROCESS.pools.insert(*pool, (*properties).place()) };
+            unsafe { PROCESS.pools.insert(*pool, (*properties).residency()) };
         }
         code
     }
@@ -49,15 +49,15 @@ wrap! {
         pool: *mut usize, handle: *mut c_void, kind: c_int, flags: u64
     ) |driver| {
         let _ = (handle, kind, flags);
-        found(pool, Place::Fixed, driver)
+        found(pool, Residency::Fixed, driver)
     }
 
     fn cuMemGetDefaultMemPool(pool: *mut usize, location: *const [c_int; 2], kind: c_int) |driver| {
-        found(pool, place_at(location, kind), driver)
+        found(pool, residency_at(location, kind), driver)
     }
 
     fn cuMemGetMemPool(pool: *mut usize, location: *const [c_int; 2], kind: c_int) |driver| {
-        found(pool, place_at(location, kind), driver)
+        found(pool, residency_at(location, kind), driver)
     }
 
     fn cuMemAllocFromPoolAsync(address: *mut u64, bytes: usize, pool: usize, stream: usize) |driver| {
@@ -96,33 +96,33 @@ pub(super) struct PoolProperties {
 }
 
 impl PoolProperties {
-    fn place(&self) -> Place {
-        match place(self.kind, self.location[0]) {
-            Place::Movable if self.handle_types != 0 || self.usage != 0 => Place::Fixed,
-            place => place,
+    fn residency(&self) -> Residency {
+        match residency(self.kind, self.location[0]) {
+            Residency::Movable if self.handle_types != 0 || self.usage != 0 => Residency::Fixed,
+            residency => residency,
         }
     }
 }
 
-fn place(kind: c_int, location: c_int) -> Place {
+fn residency(kind: c_int, location: c_int) -> Residency {
     match (kind, location) {
-        (PINNED, ON_DEVICE) => Place::Movable,
-        (PINNED, _) => Place::Host,
-        _ => Place::Fixed,
+        (PINNED, ON_DEVICE) => Residency::Movable,
+        (PINNED, _) => Residency::Host,
+        _ => Residency::Fixed,
     }
 }
 
-fn place_at(location: *const [c_int; 2], kind: c_int) -> Place {
+fn residency_at(location: *const [c_int; 2], kind: c_int) -> Residency {
     // SAFETY: the caller passes valid arguments.
-    unsafe { location.as_ref() }.map_or(Place::Movable, |location| place(kind, location[0]))
+    unsafe { location.as_ref() }.map_or(Residency::Movable, |location| residency(kind, location[0]))
 }
 
-/// A pool that the program created with other properties keeps its recorded place.
-fn found(pool: *const usize, place: Place, driver: impl FnOnce() -> Code) -> Code {
+/// A pool that the program created with other properties keeps its recorded residency.
+fn found(pool: *const usize, residency: Residency, driver: impl FnOnce() -> Code) -> Code {
     let code = driver();
-    if code == SUCCESS && place != Place::Movable {
+    if code == SUCCESS && residency != Residency::Movable {
         // SAFETY: the driver has just written there.
-        unsafe { PROCESS.pools.insert(*pool, place) };
+        unsafe { PROCESS.pools.insert(*pool, residency) };
     }
     code
 }
@@ -134,10 +134,10 @@ fn allocate_from(
     bytes: usize,
     driver: impl Fn() -> Code,
 ) -> Code {
-    match PROCESS.pools.place_of(pool) {
-        Place::Movable => allocate_in_order(address, bytes, pool, stream, driver),
+    match PROCESS.pools.residency_of(pool) {
+        Residency::Movable => allocate_in_order(address, bytes, pool, stream, driver),
         // Memory that is allocated in a capture belongs to the graph.
-        Place::Fixed if !PROCESS.captures.has(stream) => fixed(address, bytes as u64, driver),
-        Place::Fixed | Place::Host => driver(),
+        Residency::Fixed if !PROCESS.captures.has(stream) => fixed(address, bytes as u64, driver),
+        Residency::Fixed | Residency::Host => driver(),
     }
 }

@@ -101,8 +101,14 @@ impl World {
         }
         let dispatch = &self.dispatch;
         for job in dispatch.jobs.iter() {
-            (job.phase as u8, job.worker, job.fencing, job.acknowledged).hash(state);
-            (job.last_event, job.cancel_wanted, job.abandoned.is_some()).hash(state);
+            (
+                job.phase() as u8,
+                job.worker(),
+                job.fencing(),
+                job.acknowledged(),
+            )
+                .hash(state);
+            (job.last_event(), job.cancel_wanted, job.abandoned.is_some()).hash(state);
             job.state_wanted.hash(state);
             let unclaimed = job.unclaimed.as_ref();
             unclaimed

@@ -1,10 +1,9 @@
-//! Lines over two axes as SVG, for reports and pages.
+//! Curves over two axes.
 //!
-//! The page sets colours and letter sizes. Lines have the classes `line-1` to `line-6` and
-//! different dashes, so that they can be distinguished without colours. Their names are below the
-//! plot, where they do not cover any line.
+//! Curves have the classes `line-1` to `line-6` and different dashes, so that they can be
+//! distinguished without colours. Their names are below the plot, where they do not cover any curve.
 
-use std::fmt::Write;
+use maud::{Markup, html};
 
 #[derive(Debug, Clone)]
 pub struct Plot {
@@ -12,7 +11,7 @@ pub struct Plot {
     pub title: String,
     pub across: Axis,
     pub up: Axis,
-    pub lines: Vec<Line>,
+    pub curves: Vec<Curve>,
 }
 
 #[derive(Debug, Clone)]
@@ -29,7 +28,7 @@ enum Scale {
 }
 
 #[derive(Debug, Clone)]
-pub struct Line {
+pub struct Curve {
     pub name: String,
     pub points: Vec<(f64, f64)>,
 }
@@ -59,77 +58,55 @@ const TIMES: [(f64, &str); 8] = [
 
 impl Plot {
     #[must_use]
-    pub fn svg(&self) -> String {
-        let title = escaped(&self.title);
-        let height = HEIGHT + LEGEND_STEP * self.lines.len().div_ceil(LEGEND_COLUMNS) as f64;
-        let mut out = format!(
-            "<svg class=\"plot\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\"><title>{title}</title>"
-        );
-        self.grid(&mut out);
-        for (number, line) in self.lines.iter().enumerate() {
-            self.line(number, line, &mut out);
+    pub fn svg(&self) -> Markup {
+        let height = HEIGHT + LEGEND_STEP * self.curves.len().div_ceil(LEGEND_COLUMNS) as f64;
+        html! {
+            svg.plot viewBox={ "0 0 " (WIDTH) " " (height) } role="img" aria-label=(self.title) {
+                title { (self.title) }
+                (self.grid())
+                @for (index, curve) in self.curves.iter().enumerate() { (self.curve(index, curve)) }
+            }
         }
-        out.push_str("</svg>");
-        out
     }
 
-    fn grid(&self, out: &mut String) {
+    fn grid(&self) -> Markup {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-        for (value, name) in self.across.ticks() {
-            let x = self.x(value);
-            let _ = write!(
-                out,
-                "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\"/>\
-                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{name}</text>",
-                bottom + 18.0
-            );
-        }
-        for (value, name) in self.up.ticks() {
-            let y = self.y(value);
-            let _ = write!(
-                out,
-                "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\"/>\
-                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{name}</text>",
-                LEFT - 6.0,
-                y + 4.0
-            );
-        }
         let (middle, centre) = ((LEFT + right) / 2.0, (TOP + bottom) / 2.0);
-        let _ = write!(
-            out,
-            "<text x=\"{middle}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
-             <text x=\"14\" y=\"{centre}\" text-anchor=\"middle\" transform=\"rotate(-90 14 {centre})\">{}</text>",
-            HEIGHT - 10.0,
-            escaped(&self.across.label),
-            escaped(&self.up.label)
-        );
-    }
-
-    fn line(&self, place: usize, line: &Line, out: &mut String) {
-        let class = format!("line-{}", place % COLOURS + 1);
-        let dashes = DASHES[place % DASHES.len()];
-        let points = self.visible(&line.points);
-        let mut path = String::new();
-        for (x, y) in points {
-            let _ = write!(path, "{:.1},{:.1} ", self.x(x), self.y(y));
+        html! {
+            @for (value, name) in self.across.ticks() {
+                @let x = tenths(self.x(value));
+                line.grid x1=(x) y1=(TOP) x2=(x) y2=(bottom) {}
+                text x=(x) y=(tenths(bottom + 18.0)) text-anchor="middle" { (name) }
+            }
+            @for (value, name) in self.up.ticks() {
+                @let y = self.y(value);
+                line.grid x1=(LEFT) y1=(tenths(y)) x2=(right) y2=(tenths(y)) {}
+                text x=(tenths(LEFT - 6.0)) y=(tenths(y + 4.0)) text-anchor="end" { (name) }
+            }
+            text x=(middle) y=(tenths(HEIGHT - 10.0)) text-anchor="middle" { (self.across.label) }
+            text x="14" y=(centre) text-anchor="middle" transform={ "rotate(-90 14 " (centre) ")" } { (self.up.label) }
         }
-        let column = (WIDTH - LEFT - RIGHT) / LEGEND_COLUMNS as f64;
-        let begin = LEFT + column * (place % LEGEND_COLUMNS) as f64;
-        let end = begin + 28.0;
-        let y = HEIGHT + 8.0 + LEGEND_STEP * (place / LEGEND_COLUMNS) as f64;
-        let _ = write!(
-            out,
-            "<polyline class=\"{class}\" fill=\"none\" stroke-width=\"2\" stroke-dasharray=\"{dashes}\" points=\"{}\"/>\
-             <line class=\"{class}\" stroke-width=\"2\" stroke-dasharray=\"{dashes}\" x1=\"{begin}\" y1=\"{y}\" x2=\"{end}\" y2=\"{y}\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            path.trim_end(),
-            end + 6.0,
-            y + 4.0,
-            escaped(&line.name)
-        );
     }
 
-    /// Clips a line where it leaves the plot.
+    /// A curve, and its entry in the legend.
+    fn curve(&self, index: usize, curve: &Curve) -> Markup {
+        let class = format!("line-{}", index % COLOURS + 1);
+        let dashes = DASHES[index % DASHES.len()];
+        let points = self.visible(&curve.points).into_iter();
+        let points = points.map(|(x, y)| format!("{:.1},{:.1}", self.x(x), self.y(y)));
+        let points: Vec<_> = points.collect();
+        let column = (WIDTH - LEFT - RIGHT) / LEGEND_COLUMNS as f64;
+        let begin = LEFT + column * (index % LEGEND_COLUMNS) as f64;
+        let end = begin + 28.0;
+        let y = HEIGHT + 8.0 + LEGEND_STEP * (index / LEGEND_COLUMNS) as f64;
+        html! {
+            polyline class=(class) fill="none" stroke-width="2" stroke-dasharray=(dashes) points=(points.join(" ")) {}
+            line class=(class) stroke-width="2" stroke-dasharray=(dashes) x1=(begin) y1=(y) x2=(end) y2=(y) {}
+            text x=(tenths(end + 6.0)) y=(tenths(y + 4.0)) { (curve.name) }
+        }
+    }
+
+    /// Clips a curve where it leaves the plot.
     fn visible(&self, points: &[(f64, f64)]) -> Vec<(f64, f64)> {
         let mut visible = Vec::new();
         for &(x, y) in points {
@@ -230,29 +207,26 @@ fn number(value: f64) -> String {
         .to_owned()
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
+fn tenths(coordinate: f64) -> String {
+    format!("{coordinate:.1}")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Axis, Line, Plot, number, ticks};
+    use super::{Axis, Curve, Plot, number, ticks};
 
     #[test]
     fn axes_have_round_numbers() {
-        let told = |end: f64| {
+        let shown = |end: f64| {
             ticks(end)
                 .into_iter()
                 .map(number)
                 .collect::<Vec<_>>()
                 .join(" ")
         };
-        assert_eq!(told(1.0), "0 0.2 0.4 0.6 0.8 1");
-        assert_eq!(told(40.0), "0 10 20 30 40");
-        assert_eq!(told(137.0), "0 20 40 60 80 100 120");
+        assert_eq!(shown(1.0), "0 0.2 0.4 0.6 0.8 1");
+        assert_eq!(shown(40.0), "0 10 20 30 40");
+        assert_eq!(shown(137.0), "0 20 40 60 80 100 120");
     }
 
     #[test]
@@ -265,9 +239,9 @@ mod tests {
     }
 
     #[test]
-    fn a_line_ends_where_it_leaves_the_plot() {
+    fn a_curve_ends_where_it_leaves_the_plot() {
         let points = vec![(0.0, 0.0), (5.0, 5.0), (10.0, 25.0), (11.0, 30.0)];
-        let line = Line {
+        let curve = Curve {
             name: "\"steep\"".to_owned(),
             points,
         };
@@ -275,13 +249,13 @@ mod tests {
             title: "steep".to_owned(),
             across: Axis::even("a < b", 20.0),
             up: Axis::even("c", 10.0),
-            lines: vec![line],
+            curves: vec![curve],
         };
         assert_eq!(
-            plot.visible(&plot.lines[0].points),
+            plot.visible(&plot.curves[0].points),
             [(0.0, 0.0), (5.0, 5.0), (6.25, 10.0)]
         );
-        let svg = plot.svg();
+        let svg = plot.svg().into_string();
         assert!(
             svg.contains("a &lt; b") && svg.contains("&quot;steep&quot;"),
             "{svg}"

@@ -15,7 +15,7 @@ const PATH: &str = "/v1/worker";
 /// A connection that lived for this long was a good one: the next pause is short.
 const GOOD: Duration = Duration::from_secs(10);
 
-pub(crate) struct Line {
+pub(crate) struct Link {
     dial: Dial,
     state: State,
     backoff: Backoff,
@@ -37,13 +37,13 @@ enum State {
 
 type BrokerConnection = Connection<ToWorker, FromWorker>;
 
-pub(crate) enum LineEvent {
+pub(crate) enum LinkEvent {
     /// There is a new connection, and the worker must send its hello first.
     Opened,
     Message(Box<ToWorker>),
 }
 
-impl Line {
+impl Link {
     pub(crate) fn new(dial: Dial) -> Self {
         Self {
             dial,
@@ -62,7 +62,7 @@ impl Line {
 
     /// Receives the broker's next message, across any number of connections. Fails only if trying again is useless.
     /// Cancel safe.
-    pub(crate) async fn receive(&mut self) -> Result<LineEvent, LinkError> {
+    pub(crate) async fn receive(&mut self) -> Result<LinkEvent, LinkError> {
         loop {
             match &mut self.state {
                 State::Closed { try_at } => {
@@ -74,7 +74,7 @@ impl Line {
                 State::Opening(attempt) => {
                     let connection = attempt.await;
                     if self.opened(connection)? {
-                        return Ok(LineEvent::Opened);
+                        return Ok(LinkEvent::Opened);
                     }
                 }
                 State::Open {
@@ -84,7 +84,7 @@ impl Line {
                 } => match connection.receive().await {
                     Ok(Some(message)) => {
                         *welcomed = true;
-                        return Ok(LineEvent::Message(Box::new(message)));
+                        return Ok(LinkEvent::Message(Box::new(message)));
                     }
                     Ok(None) => self.broke("it was closed"),
                     Err(error) => self.broke(&error.to_string()),

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 /// Each person has one notebook, and runs one cell at a time.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct Queue {
     /// Waiting and running jobs, in order of arrival.
     jobs: Vec<Job>,
     /// One for each GPU.
@@ -26,7 +26,7 @@ struct Person {
     usage: Usage,
 }
 
-impl Line {
+impl Queue {
     pub(super) fn new(people: usize, gpus: usize, slots: u32, is_fair: bool) -> Self {
         let worker = |gpu: usize| Worker {
             worker: worker(gpu),

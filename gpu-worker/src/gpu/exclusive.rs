@@ -10,7 +10,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
 };
 
-pub(crate) struct Places {
+pub(crate) struct ExclusiveGpus {
     count: usize,
     free: Mutex<Vec<Hardware>>,
     permits: Arc<Semaphore>,
@@ -19,13 +19,13 @@ pub(crate) struct Places {
 }
 
 /// Dropped when the session's processes have ended.
-pub(crate) struct Place {
-    places: Arc<Places>,
+pub(crate) struct ExclusiveGpu {
+    gpus: Arc<ExclusiveGpus>,
     hardware: Hardware,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Places {
+impl ExclusiveGpus {
     pub(crate) fn new(all: Vec<Hardware>) -> Arc<Self> {
         Arc::new(Self {
             count: all.len(),
@@ -39,7 +39,7 @@ impl Places {
         self.count
     }
 
-    pub(crate) async fn take(self: &Arc<Self>) -> Place {
+    pub(crate) async fn take(self: &Arc<Self>) -> ExclusiveGpu {
         let at_once = self.permits.clone().try_acquire_owned();
         let permit = match at_once {
             Ok(permit) => Ok(permit),
@@ -50,8 +50,8 @@ impl Places {
         };
         let _permit = permit.expect("nobody closes it");
         let hardware = self.free().pop();
-        Place {
-            places: self.clone(),
+        ExclusiveGpu {
+            gpus: self.clone(),
             hardware: hardware.expect("as many are free as there are permits"),
             _permit,
         }
@@ -66,7 +66,7 @@ impl Places {
     }
 }
 
-impl Place {
+impl ExclusiveGpu {
     /// Lets the session that `command` starts see nothing else.
     pub(crate) fn show_to(&self, command: &mut Command) {
         command.env(CUDA_VISIBLE_DEVICES, &self.hardware.name);
@@ -77,10 +77,10 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ExclusiveGpu {
     fn drop(&mut self) {
         let hardware = self.hardware.clone();
-        self.places.free().push(hardware);
+        self.gpus.free().push(hardware);
     }
 }
 
@@ -112,23 +112,23 @@ mod tests {
         }
     }
 
-    fn visible(place: &Place) -> String {
+    fn visible(gpu: &ExclusiveGpu) -> String {
         let mut command = Command::new("true");
-        place.show_to(&mut command);
+        gpu.show_to(&mut command);
         let (_, value) = command.as_std().get_envs().next().unwrap();
         value.unwrap().to_str().unwrap().to_owned()
     }
 
     #[tokio::test]
     async fn each_has_one_and_the_next_waits_for_it() {
-        let places = Places::new(vec![gpu("MIG-b"), gpu("MIG-a")]);
-        let (first, second) = (places.take().await, places.take().await);
+        let gpus = ExclusiveGpus::new(vec![gpu("MIG-b"), gpu("MIG-a")]);
+        let (first, second) = (gpus.take().await, gpus.take().await);
         assert_eq!([visible(&first), visible(&second)], ["MIG-a", "MIG-b"]);
 
-        let mut waiting = places.waiting();
+        let mut waiting = gpus.waiting();
         let third = tokio::spawn({
-            let places = places.clone();
-            async move { places.take().await }
+            let gpus = gpus.clone();
+            async move { gpus.take().await }
         });
         waiting.wait_for(|count| *count == 1).await.unwrap();
         drop(first);
@@ -138,11 +138,11 @@ mod tests {
 
     #[tokio::test]
     async fn who_gives_up_no_longer_waits() {
-        let places = Places::new(Vec::new());
-        let mut waiting = places.waiting();
+        let gpus = ExclusiveGpus::new(Vec::new());
+        let mut waiting = gpus.waiting();
         let task = tokio::spawn({
-            let places = places.clone();
-            async move { drop(places.take().await) }
+            let gpus = gpus.clone();
+            async move { drop(gpus.take().await) }
         });
         waiting.wait_for(|count| *count == 1).await.unwrap();
         task.abort();
