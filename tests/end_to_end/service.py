@@ -17,7 +17,6 @@ import psutil
 
 from end_to_end.kernel import Kernel
 from end_to_end.place import Place
-from end_to_end.restricted import need_root
 from end_to_end.waiting import wait_until
 
 if TYPE_CHECKING:  # benchmarks run where its package is not installed
@@ -180,8 +179,7 @@ class Service:
 
     @contextmanager
     def no_descriptors(self) -> Iterator[None]:
-        """The broker may open only the descriptors that it reserves for itself."""
-        need_root("count the descriptors of a process that allows no debugger")
+        """The broker may open only the descriptors that it reserves for itself. Needs root."""
         before = self.broker.rlimit(psutil.RLIMIT_NOFILE)
         self.broker.rlimit(psutil.RLIMIT_NOFILE, (self.broker.num_fds() + 8, before[1]))
         try:
@@ -257,8 +255,7 @@ def broken_store(service: Service) -> Iterator[None]:
 
 @contextmanager
 def exhausted_descriptors(service: Service) -> Iterator[None]:
-    """The broker can open no more files and accept no more connections."""
-    need_root("count the descriptors of a process that allows no debugger")
+    """The broker can open no more files and accept no more connections. Needs root."""
     limits = service.broker.rlimit(psutil.RLIMIT_NOFILE)
     service.broker.rlimit(psutil.RLIMIT_NOFILE, (service.broker.num_fds(), limits[1]))
     try:

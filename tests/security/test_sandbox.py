@@ -25,6 +25,8 @@ from end_to_end.root_images import make_image
 from end_to_end.service import BINARY
 from end_to_end.wheels import Wheels
 
+pytestmark = pytest.mark.every_user
+
 PROBE = Path(__file__).with_name("probe.py").read_text()
 ATTEMPTS: dict[str, Any] = {"__name__": "probe"}
 exec(PROBE, ATTEMPTS)
