@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import pwd
 import stat
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 USER = 1000
-"""An ordinary user. The machine's `/etc/passwd` need not name it."""
+"""An ordinary user. The machine need not know it."""
+NAME = f"user{USER}"
 TUN = Path("/dev/net/tun")
 
 
@@ -22,7 +22,7 @@ def as_ordinary_user(folder: Path) -> list[str]:
     folder.chmod(0o755)
     commands = "\n".join([named(folder), with_network(folder), opened(folder), 'exec "$0" "$@"'])
     user = ["setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups", "--inh-caps=-all"]
-    variables = [f"HOME={home}", "USER=student", "LOGNAME=student"]
+    variables = [f"HOME={home}", f"USER={NAME}", f"LOGNAME={NAME}"]
     # git refuses a repository of another user otherwise.
     variables += ["GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", f"GIT_CONFIG_VALUE_0={ROOT}"]
     return ["unshare", "--mount", "sh", "-ec", commands, *user, "env", "--unset=TMPDIR", *variables]
@@ -30,24 +30,19 @@ def as_ordinary_user(folder: Path) -> list[str]:
 
 def named(aside: Path) -> str:
     """Shell commands after which the user has a name, which some programs require."""
-    try:
-        pwd.getpwuid(USER)
-    except KeyError:
-        lines = {"passwd": f"student:x:{USER}:{USER}::{aside}/home:/bin/sh", "group": f"student:x:{USER}:"}
-        return "\n".join(
-            f"{{ cat /etc/{name}; echo {line}; }} > {aside}/{name}; mount --bind {aside}/{name} /etc/{name}"
-            for name, line in lines.items()
-        )
-    return ""
+    lines = {"passwd": f"{NAME}:x:{USER}:{USER}::{aside}/home:/bin/sh", "group": f"{NAME}:x:{USER}:"}
+    return "\n".join(
+        f"{{ echo {line}; cat /etc/{name}; }} > {aside}/{name}; mount --bind {aside}/{name} /etc/{name}"
+        for name, line in lines.items()
+    )
 
 
 def with_network(aside: Path) -> str:
     """Shell commands after which every user may create network devices in namespaces, as on most machines."""
     if not TUN.exists() or stat.S_IMODE(TUN.stat().st_mode) == 0o666:
         return ""
-    return f"mkdir {aside}/net; mount -t tmpfs tmpfs {aside}/net; mknod -m 666 {aside}/net/tun c 10 200\n" + (
-        f"mount --bind {aside}/net/tun {TUN}"
-    )
+    made = f"mkdir {aside}/net; mount -t tmpfs tmpfs {aside}/net; mknod -m 666 {aside}/net/tun c 10 200"
+    return f"{made}; mount --bind {aside}/net/tun {TUN}"
 
 
 def opened(aside: Path) -> str:
