@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -189,6 +190,11 @@ class Service:
 
     def wait_until_stopped(self, process: psutil.Process) -> None:
         wait_until(lambda: process.status() == psutil.STATUS_STOPPED, f"{process} is stopped")
+
+    def unlimited(self) -> set[str]:
+        """What its first worker cannot limit on this machine, according to its log."""
+        said = re.search("No control group limits what sessions use here: ([^.]*)", self.log("worker-0"))
+        return set(said[1].split(", ")) if said else set()
 
     def log(self, name: str) -> str:
         return (self.place.folder / f"{name}.log").read_text()
