@@ -23,6 +23,14 @@ while True:
         pass
 """
 
+FLOOD = """
+import os
+print("begins", flush=True)
+while True:
+    for stream in (1, 2):
+        os.write(stream, (b"x" * 99 + b"\\n") * 10_000)
+"""
+
 ORPHANS = f"""
 import os, time
 def fork_orphan():
@@ -65,17 +73,18 @@ def limited(service: Service) -> Service:
     return service
 
 
-def test_a_fork_bomb_leaves_other_notebooks_alone(limited: Service, new_kernel: Callable[..., Kernel]) -> None:
-    bomber, other = limited.kernel(new_kernel), limited.kernel(new_kernel)
+@pytest.mark.parametrize("code", [pytest.param(BOMB, id="fork bomb"), pytest.param(FLOOD, id="flood of output")])
+def test_other_notebooks_do_not_notice(limited: Service, new_kernel: Callable[..., Kernel], code: str) -> None:
+    hostile, other = limited.kernel(new_kernel), limited.kernel(new_kernel)
     other.gpu("x = 1").ok()
-    bomb = bomber.begin(f"%%gpu{BOMB}")
-    bomb.wait_for_text("begins")
+    cell = hostile.begin(f"%%gpu{code}")
+    cell.wait_for_text("begins")
     for number in range(2, 6):
         assert other.gpu("import subprocess\nx += len(subprocess.check_output(['echo']))\nx").ok().value == str(number)
-    bomber.interrupt()
-    bomber.interrupt()
-    assert bomb.finish().error is not None
-    assert bomber.gpu("1 + 1").ok().value == "2"
+    hostile.interrupt()
+    hostile.interrupt()
+    assert cell.finish().error is not None
+    assert hostile.gpu("1 + 1").ok().value == "2"
 
 
 def test_orphans_that_have_ended_do_not_count(limited: Service, new_kernel: Callable[..., Kernel]) -> None:
