@@ -69,15 +69,13 @@ test-rust: $(VENV)/.requirements-test $(VENV)/.azurite $(VENV)/.requirements-cud
 	then cargo nextest run --no-fail-fast --workspace --locked --cargo-profile $(PROFILE); \
 	else cargo test --no-fail-fast --workspace --locked --profile $(PROFILE); fi
 
-# Several processes run the tests, each as an imaginary user of its own; they share only the processors. `loadfile`
-# keeps the tests of a file in one process and in order, so that only one of them loads each slow library. The tests of
-# whole systems wait a lot, so three processes suit two processors; in the order of the folder, because the longest
-# files have a single test and would come last.
+# Several processes run the tests, each as an imaginary user of its own. `loadfile` keeps the tests of a file in one
+# process and in order, so that only one of them loads each slow library.
 .PHONY: test-python
 test-python: $(VENV)/.requirements-frameworks $(VENV)/.requirements-kubernetes $(VENV)/.suites $(VENV)/.hub $(VENV)/.azurite $(VENV)/.batch $(VENV)/.labextension $(INSTALLED)
-	scripts/install-system-packages network sandbox guest slurm gridengine containers
+	scripts/install-system-packages network sandbox guest $(if $(filter 0,$(shell id -u)),slurm gridengine containers)
 	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile python-shim/tests
-	$(BIN)/pytest -m "not gpu and not cuda_libraries" -n 3 --dist loadfile --no-loadscope-reorder tests
+	$(BIN)/python scripts/test_end_to_end.py
 
 # The oldest and the newest supported versions, with the tests that depend most on versions. If a Python is missing, its
 # tests are skipped and a line says so.

@@ -23,6 +23,14 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.geteuid() == 0:
+        return
+    for item in items:
+        if mark := item.get_closest_marker("root"):
+            item.add_marker(pytest.mark.skip(f"NOT TESTED: only root can {mark.args[0]}"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def leftovers() -> Iterator[Leftovers]:
     """The last check of a run: no process that it started remains."""

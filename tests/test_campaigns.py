@@ -15,6 +15,7 @@ from end_to_end.results import Result
 WORDS = 10
 
 
+@pytest.mark.root("fill disks and lose packets")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_campaign(seed: int) -> None:

@@ -398,6 +398,7 @@ def test_a_full_disk_for_jobs(service: Service, new_kernel: Callable[..., Kernel
     check_ran_once(cell, gate, running)
 
 
+@pytest.mark.root("count the descriptors of a hardened process")
 def test_a_broker_without_descriptors(running: Service, notebook: Kernel, new_kernel: Callable[..., Kernel]) -> None:
     """A new notebook gets an error; a connected one continues to work."""
     new = running.kernel(new_kernel)

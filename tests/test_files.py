@@ -17,7 +17,6 @@ from pathlib import Path
 import psutil
 import pytest
 from end_to_end import Kernel, Service, wait_until
-from end_to_end.restricted import need_root
 
 WAYS = {
     "memory": {"BATON_TRANSPORT": "auto", "BATON_WORKER_FILES": "mirror"},
@@ -305,10 +304,10 @@ def test_a_worker_that_sees_the_folder_works_in_it(service: Service, new_kernel:
     assert list(service.place.work.glob(".baton-*")) == []
 
 
+@pytest.mark.root("give a folder to another user")
 def test_a_root_worker_works_in_no_folder_of_somebody_elses(
     service: Service, new_kernel: Callable[..., Kernel]
 ) -> None:
-    need_root("give a folder to somebody else")
     service.start_broker()
     service.start_worker()
     work = service.place.work

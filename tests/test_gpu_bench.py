@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from end_to_end.gpu_programs import gpu_machine
 
 ROOT = Path(__file__).parent.parent
 # The tests' own home folder has no compiler.
@@ -20,7 +21,7 @@ ENVIRONMENT = dict(os.environ)
 
 CARD_MIB = 256
 # Its programs have deadlines of their own.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.owner, pytest.mark.timeout(600)]
 
 
 def bench(results: Path, *arguments: str, **variables: str) -> dict[str, Any]:
@@ -35,8 +36,7 @@ def bench(results: Path, *arguments: str, **variables: str) -> dict[str, Any]:
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A driver in host memory."""
     folder = tmp_path_factory.mktemp("machine")
-    command = ["cargo", "run", "--quiet", "--locked", "-p", "baton-gpu-tests", "--bin", "gpu-machine", "--"]
-    subprocess.run([*command, folder, str(CARD_MIB << 20)], cwd=ROOT, env=ENVIRONMENT, check=True)
+    subprocess.run([gpu_machine(), folder, str(CARD_MIB << 20)], check=True)
     return folder
 
 

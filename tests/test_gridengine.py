@@ -12,10 +12,12 @@ from batch.gridengine import GridEngine, is_installed
 from end_to_end import Kernel
 from end_to_end.cluster import Cluster, free_port
 
-pytestmark = pytest.mark.skipif(
-    not is_installed(),
-    reason="Grid Engine (gridengine-master, -exec and -client) is not installed, or this is not root",
-)
+pytestmark = [
+    pytest.mark.root("start sge_execd"),
+    pytest.mark.skipif(
+        not is_installed(), reason="NOT TESTED: Grid Engine (gridengine-master, -exec, -client) is not installed"
+    ),
+]
 
 GUIDE = Path(__file__).parent.parent / "docs/guides/pools.md"
 STARTS_SECONDS = 60

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import copy
 import json
-import os
 import re
 import subprocess
 import sys
@@ -405,7 +404,7 @@ print([each["content"]["text"] for each in told if each["msg_type"] == "stream"]
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a Debian and maps the ids of containers")
+@pytest.mark.root("make a Debian and map the ids of containers")
 @pytest.mark.timeout(600)
 def test_the_images_run_a_cell_in_pods_as_the_chart_makes_them(place: Place, made: Images) -> None:
     """Broker, worker and notebook in containers with the security context of the pods: bubblewrap works there."""

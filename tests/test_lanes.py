@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 from end_to_end import Kernel, Service
-from end_to_end.restricted import need_root
 
 LANES = ("auto", "http")
 
@@ -103,6 +102,7 @@ def test_a_cell_waits_in_memory_while_the_broker_is_restarted(
     assert chunks(service) == 0
 
 
+@pytest.mark.root("see the descriptors of a hardened process")
 def test_nothing_is_left_open(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     service.start_broker()
     service.start_worker(BATON_WORKER_WARM_STARTS="false")  # a new zygote would have its own descriptors
@@ -121,7 +121,6 @@ def test_nothing_is_left_open(service: Service, new_kernel: Callable[..., Kernel
 
 def open_files(process: psutil.Process) -> Counter[str]:
     """Files in memory and sockets, by kind."""
-    need_root("see the descriptors of a process that allows no debugger")
     kinds: Counter[str] = Counter()
     for link in Path(f"/proc/{process.pid}/fd").iterdir():
         try:

@@ -170,7 +170,7 @@ def test_a_cell_that_waits_for_the_store_can_be_interrupted(
     assert kernel.evaluate(SUM) == 0
 
 
-@pytest.mark.skipif(not Disk.possible(), reason="only root mounts a small disk")
+@pytest.mark.root("mount a small disk")
 def test_a_full_store_leaves_the_variables_as_they_were(
     service: Service, tmp_path: Path, new_kernel: Callable[..., Kernel]
 ) -> None:

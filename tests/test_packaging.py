@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 EXTENSION = ROOT / "kernelspec/data/share/jupyter/labextensions/baton-jupyter"
 
 # If sources have changed since the installation, building the wheel compiles.
-pytestmark = pytest.mark.timeout(450)
+pytestmark = [pytest.mark.owner, pytest.mark.timeout(450)]
 
 
 @pytest.fixture(scope="session")

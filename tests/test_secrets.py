@@ -74,7 +74,7 @@ def test_a_session_inherits_no_secret(service: Service, new_kernel: Callable[...
         assert not [secret for secret in (TOKEN, *SECRETS.values()) if secret in told]
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root starts programs of another user")
+@pytest.mark.root("start programs of another user")
 @pytest.mark.parametrize("command", ["worker", "broker", "up"])
 def test_no_process_of_the_same_user_reads_what_a_service_was_started_with(command: str) -> None:
     """A session is such a process."""

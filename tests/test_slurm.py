@@ -12,7 +12,10 @@ from end_to_end.cluster import free_port
 from slurm.cluster import SlurmCluster
 from slurm.slurm import is_installed
 
-pytestmark = pytest.mark.skipif(not is_installed(), reason="Slurm (slurm-wlm) is not installed, or this is not root")
+pytestmark = [
+    pytest.mark.root("start slurmd"),
+    pytest.mark.skipif(not is_installed(), reason="NOT TESTED: Slurm (slurm-wlm) is not installed"),
+]
 
 STARTS_SECONDS = 60
 

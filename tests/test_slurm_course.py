@@ -16,7 +16,10 @@ from slurm.cluster import SlurmCluster
 from slurm.course import Course, Student
 from slurm.slurm import is_installed
 
-pytestmark = pytest.mark.skipif(not is_installed(), reason="Slurm (slurm-wlm) is not installed, or this is not root")
+pytestmark = [
+    pytest.mark.root("start slurmd"),
+    pytest.mark.skipif(not is_installed(), reason="NOT TESTED: Slurm (slurm-wlm) is not installed"),
+]
 
 STUDENTS = 40
 NODES = 4

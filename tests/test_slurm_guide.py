@@ -17,7 +17,10 @@ from end_to_end.waiting import wait_until
 from slurm.cluster import SlurmCluster
 from slurm.slurm import is_installed
 
-pytestmark = pytest.mark.skipif(not is_installed(), reason="Slurm (slurm-wlm) is not installed, or this is not root")
+pytestmark = [
+    pytest.mark.root("start slurmd"),
+    pytest.mark.skipif(not is_installed(), reason="NOT TESTED: Slurm (slurm-wlm) is not installed"),
+]
 
 GUIDE = (Path(__file__).parent.parent / "docs/guides/slurm.md").read_text()
 STARTS_SECONDS = 60

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import socket
 import struct
 import subprocess
@@ -12,13 +10,9 @@ from pathlib import Path
 
 import pytest
 from end_to_end import Kernel, Service
+from end_to_end.gpu_programs import gpu_machine
 from end_to_end.service import run_binary
 from end_to_end.waiting import wait_until
-
-ROOT = Path(__file__).parent.parent
-
-# The tests' own home folder has no compiler.
-ENVIRONMENT = dict(os.environ)
 
 CARD_MIB = 64
 
@@ -87,23 +81,13 @@ def cards() -> list[int]:
     return [CARD_MIB]
 
 
-@pytest.fixture(scope="module")
-def gpu_machine() -> str:
-    """The program that creates machines. Built once, because cargo would wait for other builds each time."""
-    command = ["cargo", "build", "--quiet", "--locked", "--message-format=json"]
-    command += ["-p", "baton-gpu-tests", "--bin", "gpu-machine"]
-    built = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=True, stdout=subprocess.PIPE, text=True)
-    (program,) = filter(None, (json.loads(line).get("executable") for line in built.stdout.splitlines()))
-    return str(program)
-
-
 @pytest.fixture
-def machine(service: Service, gpu_machine: str, cards: list[int]) -> Path:
+def machine(service: Service, cards: list[int]) -> Path:
     """The folder of a machine's cards. Sessions write these files, so they are in the notebooks' folder."""
     driver, folder = driver_of(service), service.place.work / "gpu"
     driver.mkdir()
     folder.mkdir()
-    subprocess.run([gpu_machine, driver, *(str(mebibytes << 20) for mebibytes in cards)], check=True)
+    subprocess.run([gpu_machine(), driver, *(str(mebibytes << 20) for mebibytes in cards)], check=True)
     for card in list(driver.glob("card*")):
         card.symlink_to(card.rename(folder / card.name))  # the driver's monitoring looks for it here
     return folder

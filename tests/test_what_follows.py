@@ -154,7 +154,13 @@ def test_a_session_that_ends_first(running: Service, open_notebook: Callable[...
     notebook.check_lost()
 
 
-@pytest.mark.parametrize("trouble", [broken_store, exhausted_descriptors])
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        broken_store,
+        pytest.param(exhausted_descriptors, marks=pytest.mark.root("count the descriptors of a hardened process")),
+    ],
+)
 def test_a_broker_that_lacks_room_or_descriptors_for_a_while(
     running: Service,
     open_notebook: Callable[..., Notebook],

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cuda_libraries.machines import SEED, Machine, built, machine_with
+from cuda_libraries.machines import SEED, Machine, machine_with
+from end_to_end.gpu_programs import built, gpu_machine
 
 
 @pytest.fixture(scope="session")
 def make() -> str:
     """The program that creates machines. The worker's end is built, too."""
     built("--example", "timeshare")
-    return built("--bin", "gpu-machine")
+    return gpu_machine()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import subprocess
@@ -33,13 +32,6 @@ CUDA_10 = {
     "libcublas.so.10": "libcublas.so.*",
     "libnvrtc.so.10.2": "libnvrtc-*.so.*",
 } | {f"lib{name}.so.10": "libtorch_global_deps.so" for name in ("cufft", "curand", "cusolver", "cusparse")}
-
-
-def built(kind: str, name: str) -> str:
-    command = ["cargo", "build", "--quiet", "--locked", "--message-format=json", "-p", "baton-gpu-tests", kind, name]
-    lines = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=True, stdout=subprocess.PIPE, text=True).stdout
-    (program,) = filter(None, (json.loads(line).get("executable") for line in lines.splitlines()))
-    return str(program)
 
 
 class Machine:

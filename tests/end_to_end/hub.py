@@ -71,6 +71,7 @@ class Hub:
         self.pages = f"{self.url}/services/baton/"
         self.broker_url = f"http://127.0.0.1:{self.ports['broker']}"
         self.broker_token = uuid.uuid4().hex
+        self._programs: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
         self._start_broker()
@@ -109,7 +110,7 @@ class Hub:
     def _run(self, name: str, command: list[Any], **environment: str) -> subprocess.Popen[bytes]:
         path = f"{BIN}:{self.place.environment['PATH']}"
         with (self.folder / f"{name}.log").open("ab") as log:
-            return subprocess.Popen(
+            program = subprocess.Popen(
                 command,
                 env=self.place.environment | {"PATH": path} | environment,
                 cwd=self.folder,
@@ -117,6 +118,8 @@ class Hub:
                 stdout=log,
                 stderr=log,
             )
+        self._programs.append(program)
+        return program
 
     def _answers(self, url: str) -> bool:
         try:
@@ -183,8 +186,10 @@ class Hub:
         return Notebook(websocket.create_connection(address, header=lines, suppress_origin=True, timeout=60))
 
     def close(self) -> list[str]:
-        for process in self.place.processes():
+        for process in (*self._programs, *self.place.processes()):
             end(process)
+        for program in self._programs:
+            program.wait(timeout=60)
         return self.place.close()
 
 
@@ -243,7 +248,7 @@ def free_ports(*names: str) -> dict[str, int]:
     return ports
 
 
-def end(process: psutil.Process) -> None:
+def end(process: subprocess.Popen[bytes] | psutil.Process) -> None:
     try:
         process.terminate()
     except psutil.NoSuchProcess:

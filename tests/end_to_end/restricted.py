@@ -3,14 +3,46 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 USER = 1000
-"""An ordinary user. It needs no entry in `/etc/passwd`."""
+"""An ordinary user. The machine need not know it."""
+NAME = f"user{USER}"
+TUN = Path("/dev/net/tun")
+
+
+def as_ordinary_user(folder: Path) -> list[str]:
+    """For root: runs a command as `USER`, without any privilege. `folder`: for its home (`HOME`) and for mounts."""
+    home = folder / "home"
+    home.mkdir()
+    os.chown(home, USER, USER)
+    folder.chmod(0o755)
+    commands = "\n".join([named(folder), with_network(folder), opened(folder), 'exec "$0" "$@"'])
+    user = ["setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups", "--inh-caps=-all"]
+    variables = [f"HOME={home}", f"USER={NAME}", f"LOGNAME={NAME}"]
+    # git refuses a repository of another user otherwise.
+    variables += ["GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", f"GIT_CONFIG_VALUE_0={ROOT}"]
+    return ["unshare", "--mount", "sh", "-ec", commands, *user, "env", "--unset=TMPDIR", *variables]
+
+
+def named(aside: Path) -> str:
+    """Shell commands after which the user has a name, which some programs require."""
+    lines = {"passwd": f"{NAME}:x:{USER}:{USER}::{aside}/home:/bin/sh", "group": f"{NAME}:x:{USER}:"}
+    return "\n".join(
+        f"{{ echo {line}; cat /etc/{name}; }} > {aside}/{name}; mount --bind {aside}/{name} /etc/{name}"
+        for name, line in lines.items()
+    )
+
+
+def with_network(aside: Path) -> str:
+    """Shell commands after which every user may create network devices in namespaces, as on most machines."""
+    if not TUN.exists() or stat.S_IMODE(TUN.stat().st_mode) == 0o666:
+        return ""
+    made = f"mkdir {aside}/net; mount -t tmpfs tmpfs {aside}/net; mknod -m 666 {aside}/net/tun c 10 200"
+    return f"{made}; mount --bind {aside}/net/tun {TUN}"
 
 
 def opened(aside: Path) -> str:
@@ -29,18 +61,6 @@ def opened(aside: Path) -> str:
 def closed_above(path: Path) -> Path | None:
     """The first folder above it that other users may not enter."""
     return next((folder for folder in reversed(path.parents) if not folder.stat().st_mode & 0o001), None)
-
-
-def need_root(why: str) -> None:
-    """Skips the test if an ordinary user runs it. `why`: what only root can do."""
-    if os.geteuid() != 0:
-        pytest.skip(f"NOT TESTED: only root can {why}")
-
-
-def as_ordinary_user(aside: Path) -> list[str]:
-    """For root: runs a command as `USER`. `aside`: a folder for mounts."""
-    user = ["setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups"]
-    return ["unshare", "--mount", "sh", "-ec", f'{opened(aside)}\nexec "$0" "$@"', *user]
 
 
 WITHOUT_USER_NAMESPACES = [

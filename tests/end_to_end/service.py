@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,6 @@ import psutil
 
 from end_to_end.kernel import Kernel
 from end_to_end.place import Place
-from end_to_end.restricted import need_root
 from end_to_end.waiting import wait_until
 
 if TYPE_CHECKING:  # benchmarks run where its package is not installed
@@ -180,7 +180,7 @@ class Service:
 
     @contextmanager
     def no_descriptors(self) -> Iterator[None]:
-        """The broker may open only the descriptors that it reserves for itself."""
+        """The broker may open only the descriptors that it reserves for itself. Needs root."""
         restore = limit_descriptors(self.broker, spare=8)
         try:
             yield
@@ -189,6 +189,11 @@ class Service:
 
     def wait_until_stopped(self, process: psutil.Process) -> None:
         wait_until(lambda: process.status() == psutil.STATUS_STOPPED, f"{process} is stopped")
+
+    def unlimited(self) -> set[str]:
+        """What its first worker cannot limit on this machine, according to its log."""
+        said = re.search("No control group limits what sessions use here: ([^.]*)", self.log("worker-0"))
+        return set(said[1].split(", ")) if said else set()
 
     def log(self, name: str) -> str:
         return (self.place.folder / f"{name}.log").read_text()
@@ -255,7 +260,7 @@ def broken_store(service: Service) -> Iterator[None]:
 
 @contextmanager
 def exhausted_descriptors(service: Service) -> Iterator[None]:
-    """The broker can open no more files and accept no more connections."""
+    """The broker can open no more files and accept no more connections. Needs root."""
     restore = limit_descriptors(service.broker)
     try:
         yield

@@ -37,6 +37,7 @@ LIMITS = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
 """Of memory, and of memory and swap together."""
 
 
+@pytest.mark.root("make control groups of version 1")
 def test_with_version_1_nothing_is_swapped(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     if not (OF_VERSION_1 / LIMITS[1]).exists():
         pytest.skip("NOT TESTED: no control groups of version 1 here, or they do not count swap")

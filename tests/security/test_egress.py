@@ -18,6 +18,8 @@ import pytest
 from end_to_end import Kernel, Service
 from end_to_end.place import has_words
 
+pytestmark = pytest.mark.every_user
+
 INTERNET, PRIVATE, LINK = "198.51.100.2", "10.99.0.2", "169.254.169.254"
 OWN, BROKER = "198.51.100.1", "198.51.100.3"
 PORT, BROKER_PORT = 8765, 8470

@@ -9,6 +9,8 @@ from collections.abc import Callable
 import pytest
 from end_to_end import Kernel, Service
 
+pytestmark = pytest.mark.every_user
+
 HIDE = "mount --bind /dev/null /usr/bin/bwrap"
 """Hides bubblewrap from the worker, as if it were not installed."""
 FORBID = "echo 0 > /proc/sys/user/max_user_namespaces"

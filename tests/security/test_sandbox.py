@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import secrets
 import shutil
 import socket
@@ -24,6 +23,8 @@ from end_to_end.restricted import WITHOUT_USER_NAMESPACES
 from end_to_end.root_images import make_image
 from end_to_end.service import BINARY
 from end_to_end.wheels import Wheels
+
+pytestmark = pytest.mark.every_user
 
 PROBE = Path(__file__).with_name("probe.py").read_text()
 ATTEMPTS: dict[str, Any] = {"__name__": "probe"}
@@ -330,7 +331,7 @@ def run_attack(
             Path(path).unlink(missing_ok=True)
     if numbered is not None:
         numbered.close()
-    return found, left, unlimited(service)
+    return found, left, service.unlimited()
 
 
 def other_devices() -> list[str]:
@@ -386,12 +387,6 @@ def knows(process: psutil.Process, texts: list[str]) -> set[str]:
             contents = memory.read(end - begin)
             found |= {text for text in texts if text.encode() in contents}
     return found
-
-
-def unlimited(service: Service) -> set[str]:
-    """What the worker cannot limit on this machine, according to its log."""
-    said = re.search("No control group limits what sessions use here: ([^.]*)", service.log("worker-0"))
-    return set(said[1].split(", ")) if said else set()
 
 
 def command_of(process: psutil.Process) -> list[str]:
@@ -453,7 +448,7 @@ def test_a_cell_beyond_its_memory_is_told_so(sandbox: str, kind: str, new_kernel
         kernel, other = service.kernel(new_kernel), service.kernel(new_kernel)
         other.gpu("x = 1").ok()
         error = kernel.gpu(MUCH[kind]).error
-        if kind == "memory files" and (sandbox == "none" or "memory" in unlimited(service)):
+        if kind == "memory files" and (sandbox == "none" or "memory" in service.unlimited()):
             assert error is None, "Only a control group sees them"
         else:
             assert error is not None

@@ -16,6 +16,8 @@ import pytest
 from end_to_end import Kernel, Service, wait_until
 from end_to_end.restricted import WITHOUT_USER_NAMESPACES
 
+pytestmark = pytest.mark.every_user
+
 IN_OTHER_PROCESSES = """
 import multiprocessing, os
 from multiprocessing import shared_memory

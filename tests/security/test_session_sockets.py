@@ -10,6 +10,8 @@ import pytest
 from end_to_end import Kernel, Service
 from end_to_end.restricted import WITHOUT_USER_NAMESPACES
 
+pytestmark = pytest.mark.every_user
+
 IN_FORKED_PROCESSES = """
 import multiprocessing, sys
 def say(number):

@@ -146,6 +146,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             code = self.blocks.begin(prepared.get("block"), cell["code"])
             self.shell.block_runs = prepared.get("block") is not None
             reply = await self._run(code, cell["silent"], cell["allow_stdin"])
+            self._publisher.end_fork(reply.get("traceback", []))
             self.blocks.ran()
             self._faults.close()
             self._thrift.end_cell(self._loop)

@@ -66,6 +66,17 @@ class Publisher:
             self._schedule(reach)
             reached.wait()
 
+    def end_fork(self, traceback: list[str]) -> None:
+        """Ends a forked process that has returned from the cell's code, because only its parent may answer the worker.
+
+        Without this, both would send the cell's results, and the fork would receive later cells.
+        """
+        if os.getpid() != self._process:
+            sys.stderr.write("\n".join([*traceback, ""]) if traceback else "")
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1 if traceback else 0)
+
     def send_multipart(self, parts: Sequence[Any], *_: object, **__: object) -> None:
         """Called in the output thread, or in a forked process.
 

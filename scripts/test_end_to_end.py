@@ -1,0 +1,61 @@
+"""Run the end-to-end tests in `tests/`; arguments, such as a file or `-k NAME`, are passed to pytest.
+
+If root runs this, an ordinary user runs the tests, as most people who use Baton are one. Root itself runs only those
+that nobody else can (marker `root`), those that change files of the repository (`owner`), and those of the sandbox,
+which both run (`every_user`).
+
+An ordinary user who runs this runs everything; pytest's summary lists what only root can test.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from end_to_end.gpu_programs import MACHINE, gpu_machine  # noqa: E402
+from end_to_end.restricted import USER, as_ordinary_user  # noqa: E402
+
+SELECTED = "not gpu and not cuda_libraries"
+OF_ROOT = f"{SELECTED} and (root or owner or every_user)"
+OF_OTHERS = f"{SELECTED} and not root and not owner"
+# The tests of whole systems wait a lot, so three processes suit two processors. They run in the order of the folder,
+# because the longest files have a single test and would come last.
+PROCESSES = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
+WRITTEN = [ROOT / "tests/artefacts", ROOT / ".hypothesis"]
+"""Folders in which tests leave files."""
+OK, NO_TESTS = 0, 5
+
+
+def main() -> int:
+    if os.geteuid() != 0:
+        return pytest([], SELECTED)
+    statuses = [pytest([], OF_ROOT), as_other_user(OF_OTHERS)]
+    # The arguments may select no tests of one of them.
+    failed = [status for status in statuses if status not in (OK, NO_TESTS)]
+    return 1 if failed else min(statuses)
+
+
+def as_other_user(selected: str) -> int:
+    for folder in WRITTEN:
+        folder.mkdir(exist_ok=True)
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, USER, USER, follow_symlinks=False)
+    with tempfile.TemporaryDirectory(prefix="baton-user-") as folder:
+        return pytest([*as_ordinary_user(Path(folder)), "env", f"{MACHINE}={gpu_machine()}"], selected)
+
+
+def pytest(prefix: list[str], selected: str) -> int:
+    print(f"As {'an ordinary user' if prefix or os.geteuid() else 'root'}: {selected}", flush=True)
+    tests = [] if any(Path(argument.partition("::")[0]).exists() for argument in sys.argv[1:]) else ["tests"]
+    command = [sys.executable, "-m", "pytest", "-m", selected, *PROCESSES, *sys.argv[1:], *tests]
+    return subprocess.run([*prefix, *command], cwd=ROOT).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
