@@ -115,6 +115,13 @@ CASES: dict[str, tuple[str, str, str]] = {
         "x[3] = [x]",
         "(x[3][0] is x, len(x), x[4])",
     ),
+    "own pickling that leaves out and adds": (
+        "class C:\n  def __init__(self): self.a = self.b = self.file = 1\n"
+        "  def __getstate__(self): return {name: one for name, one in vars(self).items() if name != 'file'}\n"
+        "  def __setstate__(self, state): self.__dict__.update(state)\nx = C()",
+        "del x.a; x.b = 2",
+        "vars(x)",
+    ),
     "custom state": (
         "class C:\n  def __init__(self): self.a = [1]\n  def __getstate__(self): return {'b': self.a}\n"
         "  def __setstate__(self, s): self.a = s['b']\nx = C()",

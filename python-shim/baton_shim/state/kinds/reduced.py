@@ -76,6 +76,9 @@ class ReducedKind(Kind):
     def apply(self, obj: Any, content: Any) -> None:
         way, form = content
         if way == "state":
+            before = self.form(obj)
+            for name in () if before is None else attributes_in(before[2]).keys() - attributes_in(form).keys():
+                obj.__dict__.pop(name, None)  # most `__setstate__` only add
             obj.__setstate__(form)
         elif way == "graft":
             graft(obj, build(form))
@@ -138,6 +141,12 @@ def _unshared(state: Any) -> Any:
     if type(state) is tuple:
         return tuple([_unshared(part) for part in state])
     return state
+
+
+def attributes_in(state: Any) -> dict[str, Any]:
+    """The part of a reduced state that usually holds the attributes."""
+    attributes = state[0] if type(state) is tuple and len(state) == 2 else state
+    return attributes if type(attributes) is dict else {}
 
 
 def has_hidden_fields(kind: type) -> bool:
