@@ -175,6 +175,11 @@ NUMPY: dict[str, tuple[str, str, str]] = {
         "x[0] = 9; x.mask[2] = True",
         "(x.tolist(), x.data.tolist())",
     ),
+    "function of elements": (
+        "n = []; x = np.vectorize(lambda one: n.append(one) or one + len(n), otypes=[int]); x([5])",
+        "m = x([7]); y = np.frompyfunc(lambda a, b: a * b, 2, 1, identity=1)",
+        "(m.tolist(), x([9]).tolist(), n, y.reduce([2, 3]), y.reduce([]), y.nin)",
+    ),
     "matrix": ("x = np.matrix([[1, 2], [3, 4]])", "x[0, 0] = 9", "(x.tolist(), type(x).__name__)"),
     "subclass": ("class A(np.ndarray): pass\nx = np.arange(3).view(A)", "x.tag = 'k'; x[0] = 4", "(x.tolist(), x.tag)"),
     "datetime": ("x = np.array(['2020-01-01', 'NaT'], 'M8[D]')", "x[1] = '2021-05-05'", "x.tolist()"),

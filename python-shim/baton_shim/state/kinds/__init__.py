@@ -93,6 +93,7 @@ from baton_shim.state.kinds.trees import (
     is_search_tree_type,
 )
 from baton_shim.state.kinds.typings import TYPINGS, TypingKind
+from baton_shim.state.kinds.ufuncs import UfuncKind, is_ufunc_type
 from baton_shim.state.kinds.weak import WEAK_COLLECTIONS, WeakCollectionKind
 from baton_shim.state.refusal import Stayed, cannot_leave, describe_failure, may_be_guilty, why_without
 
@@ -136,7 +137,7 @@ class Kinds:
         self.c_data, self.decimal_context = CDataKind(here), DecimalContextKind(here)
         self.iterator, self.stayed, self.archive = IteratorKind(here), StayedKind(here), ArchiveKind(here)
         self.match, self.transform = MatchKind(here), TransformKind(here)
-        self.library, self.c_function = LibraryKind(here), CFunctionKind(here)
+        self.library, self.c_function, self.ufunc = LibraryKind(here), CFunctionKind(here), UfuncKind(here)
         self.type.functions_of = self.library.anchors[3]
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
         self._by_type: dict[type, Kind] = {
@@ -255,6 +256,8 @@ class Kinds:
             return self.dtype
         if numpy is not None and issubclass(kind, numpy.generic):
             return self.fixed
+        if is_ufunc_type(kind):
+            return self.ufunc
         if issubclass(kind, (array.array, bytearray)):
             return self.bytes
         if issubclass(kind, enum.Enum) and kind.__module__ == "__main__":
