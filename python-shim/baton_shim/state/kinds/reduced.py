@@ -85,8 +85,10 @@ class ReducedKind(Kind):
 
     def must_be_replaced(self, obj: Any, old: State) -> bool:
         now = self.read(obj)
-        if now[0] in ("broken", "named"):
+        if now[0] == "named":
             return False
+        if now[0] == "broken":  # closed, for example: no patch can be made, and a stand-in takes its place
+            return True
         if old[0] == "broken":
             return bool(now[0] != "graft")
         if now[0] != old[0] or now[0] == "replace":
