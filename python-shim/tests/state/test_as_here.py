@@ -10,6 +10,11 @@ from harness import Pair
 from test_in_place import check
 
 CASES: dict[str, tuple[str, str, str]] = {
+    "descriptions of the interpreter": (
+        "import sys\nx = [sys.version_info, sys.flags]",
+        "y = x[0] is sys.version_info, x[1] is sys.flags; z = sys.float_info",
+        "(y, x[0] is sys.version_info, x[1] is sys.flags, z is sys.float_info)",
+    ),
     "iterator beyond the end of its list": (
         "x = [1, 2, 3]; y = iter(x); next(y), next(y); x.clear()",
         "z = y; x += [4, 5, 6]",
@@ -251,6 +256,7 @@ CASES: dict[str, tuple[str, str, str]] = {
 }
 
 NUMPY: dict[str, tuple[str, str, str]] = {
+    "limits of a type": ("x = np.finfo('f4')", "y = np.finfo(float); z = x.max", "(x.max, y.eps, z, type(x))"),
     "view of objects": (
         "b = np.array([[1, [2]], ['x', None]], dtype=object); x = b[1]",
         "x[1] = 'new'",

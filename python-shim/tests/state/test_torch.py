@@ -38,6 +38,11 @@ CASES: dict[str, tuple[str, str, str]] = {
         "y = x[0] is torch.default_generator",
         "(y, x[0] is torch.default_generator)",
     ),
+    "limits of a type": (
+        "x = torch.finfo(torch.float16), torch.iinfo(torch.int8)",
+        "y = x[0].max, x[1].min; z = torch.finfo(torch.float32)",
+        "(x[0].max, y, z.eps)",
+    ),
     "module without an attribute": (
         "x = torch.nn.Linear(1, 1); x.a = x.b = torch.ones(1)",
         "del x.a; x.c = 1",

@@ -69,6 +69,7 @@ from baton_shim.state.kinds.jax import (
 )
 from baton_shim.state.kinds.leaves import LeafKind, is_leaf
 from baton_shim.state.kinds.libraries import CFunctionKind, LibraryKind, is_function_type
+from baton_shim.state.kinds.limits import LimitsKind, is_limits_type
 from baton_shim.state.kinds.matches import MatchKind
 from baton_shim.state.kinds.reduced import DecimalContextKind, ReducedKind
 from baton_shim.state.kinds.references import (
@@ -138,6 +139,7 @@ class Kinds:
         self.iterator, self.stayed, self.archive = IteratorKind(here), StayedKind(here), ArchiveKind(here)
         self.match, self.transform = MatchKind(here), TransformKind(here)
         self.library, self.c_function, self.ufunc = LibraryKind(here), CFunctionKind(here), UfuncKind(here)
+        self.limits = LimitsKind(here)
         self.type.functions_of = self.library.anchors[3]
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
         self._by_type: dict[type, Kind] = {
@@ -256,6 +258,8 @@ class Kinds:
             return self.dtype
         if numpy is not None and issubclass(kind, numpy.generic):
             return self.fixed
+        if is_limits_type(kind):
+            return self.limits
         if is_ufunc_type(kind):
             return self.ufunc
         if issubclass(kind, (array.array, bytearray)):
