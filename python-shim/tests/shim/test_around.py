@@ -296,7 +296,9 @@ def test_each_hook_of_torch_has_its_own_number(baton: Baton) -> None:
     baton.run("import torch\nlayer, seen = torch.nn.Linear(1, 1), []")
     for number, magic in enumerate(("", "%%gpu\n", "%%gpu\n", "")):
         baton.run(f"{magic}handle = layer.register_forward_hook(lambda *_: seen.append({number}))")
-    assert baton.run("layer(torch.ones(1)); handle.remove(); layer(torch.ones(1)); seen").result == "[0, 1, 2, 3, 0, 1, 2]"
+    assert (
+        baton.run("layer(torch.ones(1)); handle.remove(); layer(torch.ones(1)); seen").result == "[0, 1, 2, 3, 0, 1, 2]"
+    )
 
 
 def test_settings_and_seeds_of_keras_and_tensorflow(baton: Baton) -> None:
