@@ -320,6 +320,11 @@ LIBRARIES: dict[str, tuple[str, str, str]] = {
         "(seen, value, threshold, np.shares_memory(value, whole), whole.base is x, value.flags.writeable,"
         " np.shares_memory(threshold, x.threshold), x.value[0], x.threshold[0], model.predict([[0., 1.]]))",
     ),
+    "functions that numba compiles": (
+        "import numba\nk = 3\n@numba.njit\ndef f(a): return a * k\n@numba.vectorize\ndef x(a): return f(a) + 1",
+        "y = f(2), x(np.ones(2)).tolist(), float(x(1)); held = [f, x]",
+        "(y, f(2.5), x(2), held[0] is f, held[1] is x, f.py_func(1))",
+    ),
     "jitted functions": (
         "import jax, functools\ndef f(a, n=1): 'Doc.'; return a * n\nx = jax.jit(f, static_argnames='n')",
         "y = x(3., n=2); x.note = [1]; z = jax.jit(lambda a: x(a) + 1); names = x.__name__, x.__doc__",

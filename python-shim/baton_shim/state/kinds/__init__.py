@@ -30,6 +30,7 @@ from baton_shim.state.kinds.c_data import C_DATA, CDataKind
 from baton_shim.state.kinds.caches import CachedFunctionKind
 from baton_shim.state.kinds.classes import MemberKind
 from baton_shim.state.kinds.code import CellKind, ClassKind, FunctionKind
+from baton_shim.state.kinds.compiled import CompiledKind, is_compiled_type
 from baton_shim.state.kinds.containers import BytesKind, DictKind, ListKind, SetKind
 from baton_shim.state.kinds.figures import (
     FigureKind,
@@ -139,7 +140,7 @@ class Kinds:
         self.iterator, self.stayed, self.archive = IteratorKind(here), StayedKind(here), ArchiveKind(here)
         self.match, self.transform = MatchKind(here), TransformKind(here)
         self.library, self.c_function, self.ufunc = LibraryKind(here), CFunctionKind(here), UfuncKind(here)
-        self.limits = LimitsKind(here)
+        self.limits, self.compiled = LimitsKind(here), CompiledKind(here)
         self.type.functions_of = self.library.anchors[3]
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
         self._by_type: dict[type, Kind] = {
@@ -258,6 +259,8 @@ class Kinds:
             return self.dtype
         if numpy is not None and issubclass(kind, numpy.generic):
             return self.fixed
+        if is_compiled_type(kind):
+            return self.compiled
         if is_limits_type(kind):
             return self.limits
         if is_ufunc_type(kind):
