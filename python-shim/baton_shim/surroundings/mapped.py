@@ -87,7 +87,7 @@ def begun(message: Unpacked, namespace: dict[str, Any], surroundings: Surroundin
         try:
             extra = message.apply(Table(namespace), besides=besides)
             namespace.update(extra[LEFT])
-            yield extra[FUNCTION]
+            yield extra.pop(FUNCTION)
         finally:
             take_back(done)
             for name in set(namespace) - before.keys():

@@ -7,6 +7,7 @@ again, and its holders are updated to hold the new one.
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import struct
 import sys
@@ -76,9 +77,10 @@ class ReducedKind(Kind):
     def apply(self, obj: Any, content: Any) -> None:
         way, form = content
         if way == "state":
-            before = self.form(obj)
-            for name in () if before is None else attributes_in(before[2]).keys() - attributes_in(form).keys():
-                obj.__dict__.pop(name, None)  # most `__setstate__` only add
+            with contextlib.suppress(Exception):  # a closed one, for example, shows no attributes
+                before = self.form(obj)
+                for name in () if before is None else attributes_in(before[2]).keys() - attributes_in(form).keys():
+                    obj.__dict__.pop(name, None)  # most `__setstate__` only add
             obj.__setstate__(form)
         elif way == "graft":
             graft(obj, build(form))
