@@ -136,6 +136,33 @@ def test_the_first_error_names_its_item(kernel: Kernel) -> None:
     assert "baton_shim" not in cell.plain_traceback
 
 
+NOT_PACKED = """
+class Meta(type):
+    def __eq__(self, other): return self is other
+class Bad(metaclass=Meta): pass
+held = [Bad()]
+del Bad
+def keep(n, default=held): return n
+def use(n): return len(held) if n else [7]
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("gpu.map(len, [held])", "items"),
+        ("gpu.map(keep, [1])", "function"),
+        ("gpu.map(use, [0, 1])", "held"),
+    ],
+)
+def test_what_cannot_be_packed(kernel: Kernel, call: str, name: str) -> None:
+    kernel.run(NOT_PACKED).ok()
+    cell = kernel.run(call)
+    assert cell.error is not None
+    assert f"'{name}' cannot be packed (TypeError: unhashable type: 'Meta')" in cell.plain_traceback.replace("\n", " ")
+    assert kernel.evaluate("gpu.map(use, [0])") == [[7]]
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "says"),
     [

@@ -38,8 +38,9 @@ from baton_shim.state import Table, errors
 from baton_shim.state.culprits import culprits, refusal_of
 from baton_shim.state.errors import GpuServiceError, StateRefused
 from baton_shim.state.packed import Packed, Unpacked, packed
+from baton_shim.state.refusal import Refused, Stayed, where_it_stayed
 from baton_shim.surroundings import Difference
-from baton_shim.surroundings.mapped import ARGUMENTS, FUNCTION, RESULT, run_calls
+from baton_shim.surroundings.mapped import ARGUMENTS, FUNCTION, LEFT, RESULT, run_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -374,6 +375,7 @@ class Mapped:
         extra = {
             FUNCTION: function,
             "sources": sources(home.shell, needed.files),
+            LEFT: dict[str, Stayed](),
             **home.surroundings.whole(cells),
         }
         while True:
@@ -385,6 +387,7 @@ class Mapped:
                 if not names.intersection(found):
                     raise refusal(found.get(FUNCTION, error)) from None
                 names.difference_update(found)
+                extra[LEFT] |= {name: Stayed(stays_here(one), one.hint) for name, one in found.items()}
 
     def _packed(self, name: str, value: object) -> Packed:
         table = Table(self._home.namespace)
@@ -395,6 +398,10 @@ class Mapped:
         if table.stayed:
             raise StateRefused(f"An item of gpu.map {table.stayed[0][1]} and cannot move to the GPU machine")
         return packed(snapshot)
+
+
+def stays_here(refused: Refused) -> str:
+    return f"'{refused.path}' {refused.reason} and {where_it_stayed(home=True)}"
 
 
 def ranges(numbers: Sequence[int]) -> str:

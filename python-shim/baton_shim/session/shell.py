@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from baton_shim.session.name_faults import NameFaults
 
 # Magics that look into the namespace itself.
-NEED_ALL_NAMES = frozenset("psearch reset reset_selective store".split())
+NEED_ALL_NAMES = frozenset("psearch reset reset_selective".split())
 # Magics that need the history, which the notebook has.
 OF_HISTORY = frozenset("history hist recall rep rerun macro save pastebin notebook".split())
+# Magics that keep something in IPython's profile, of which a session has another one, for as long as it lives.
+OF_PROFILE = frozenset("bookmark store".split())
 # Magics for other clients of the kernel.
 OF_CLIENTS = frozenset("connect_info qtconsole".split())
 
@@ -188,6 +190,11 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
     def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1) -> Any:
         if magic_name in OF_HISTORY:
             raise UsageError(f"%{magic_name} reads the notebook's history\nhint: write it in a cell without %%gpu")
+        if magic_name in OF_PROFILE:
+            raise UsageError(
+                f"%{magic_name} uses the notebook's IPython profile, which a session does not have\n"
+                "hint: write it in a cell without %%gpu"
+            )
         if magic_name in OF_CLIENTS:
             raise UsageError(
                 f"%{magic_name} is for clients of the notebook kernel; no client can connect to its session\n"

@@ -68,13 +68,20 @@ def rows(title: str, module: str, *settings: tuple[Any, ...]) -> tuple[Kind, ...
     A text in place of a function names a function of the module.
     """
     return tuple(
-        Kind(f"{module}.{name}", title, module, function(get), function(set_it), *fresh)
+        Kind(f"{module}.{name}", title, module, getter(get), setter(set_it), *fresh)
         for name, get, set_it, *fresh in settings
     )
 
 
-def function(found: Any) -> Callable[..., Any]:
-    return (lambda module, *value: getattr(module, found)(*value)) if isinstance(found, str) else found
+def getter(found: Any) -> Callable[[Any], Any]:
+    return (lambda module: getattr(module, found)()) if isinstance(found, str) else found
+
+
+def setter(found: Any) -> Callable[[Any, Any], Troubles]:
+    def call(module: Any, value: Any) -> None:
+        getattr(module, found)(value)  # what it returns is no trouble: `torch.set_grad_enabled` is a class
+
+    return call if isinstance(found, str) else found
 
 
 def entries(

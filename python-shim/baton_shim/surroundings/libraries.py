@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import sys
 from typing import Any
@@ -112,6 +113,25 @@ def set_keras_policy(kept: Any, name: str | None) -> None:
     kept.set_global_attribute("dtype_policy", name and sys.modules["keras"].dtype_policies.get(name))
 
 
+def keras_names(kept: Any) -> dict[str, int]:
+    """How often each name was given to a layer without one. Layers of one model must have different names."""
+    return dict(kept.get_global_attribute("object_name_uids") or {})
+
+
+def set_keras_names(kept: Any, names: dict[str, int]) -> None:
+    kept.set_global_attribute("object_name_uids", collections.defaultdict(int, names))
+
+
+def torch_hooks(torch: Any) -> int:
+    """The number of the next hook. A module's hooks are in a dict by number: with the same number, one is lost."""
+    following: int = torch.utils.hooks.RemovableHandle.next_id
+    return following
+
+
+def set_torch_hooks(torch: Any, number: int) -> None:
+    torch.utils.hooks.RemovableHandle.next_id = max(number, torch_hooks(torch))
+
+
 LIBRARIES: tuple[Kind, ...] = (
     entries(
         *("numpy.seterr", "numpy's handling of floating-point errors", "numpy", numpy_errors, give_numpy_error),
@@ -159,6 +179,7 @@ LIBRARIES: tuple[Kind, ...] = (
     *rows(
         *("A setting of Keras", "keras.src.backend.common.global_state"),
         ("policy", keras_policy, set_keras_policy, None),
+        ("names", keras_names, set_keras_names, {}),
     ),
     *rows(
         *("A setting of torch", "torch"),
@@ -170,6 +191,7 @@ LIBRARIES: tuple[Kind, ...] = (
             "float32",
         ),
         ("grad", "is_grad_enabled", "set_grad_enabled", True),
+        ("hooks", torch_hooks, set_torch_hooks, 0),
         (
             *("deterministic", torch_determinism),
             lambda torch, value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),

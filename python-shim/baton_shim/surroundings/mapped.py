@@ -21,8 +21,8 @@ from baton_shim.state import Table
 from baton_shim.state.packed import Packed, Unpacked, packed
 from baton_shim.surroundings import Surroundings, warn
 
-FUNCTION, ARGUMENTS, RESULT = "function", "arguments", "result"
-"""The names of these objects in their messages."""
+FUNCTION, ARGUMENTS, RESULT, LEFT = "function", "arguments", "result", "left"
+"""The names of these objects in their messages. `LEFT`: stand-ins for variables that could not be sent, by name."""
 _LONGEST_SHOWN = 80
 
 
@@ -85,7 +85,9 @@ def begun(message: Unpacked, namespace: dict[str, Any], surroundings: Surroundin
 
     with surroundings.settings.put_back():
         try:
-            yield message.apply(Table(namespace), besides=besides)[FUNCTION]
+            extra = message.apply(Table(namespace), besides=besides)
+            namespace.update(extra[LEFT])
+            yield extra.pop(FUNCTION)
         finally:
             take_back(done)
             for name in set(namespace) - before.keys():

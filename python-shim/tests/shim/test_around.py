@@ -272,7 +272,7 @@ def test_functions_of_libraries_are_replaced_and_put_back(baton: Baton, remote: 
 def hold_in_both(baton: Baton, magic: str, settings: list[tuple[str, str, str]]) -> None:
     for change, look, expected in settings:
         cell = baton.run(magic + change)
-        assert cell.reply["status"] == "ok", cell.traceback
+        assert (cell.reply["status"], cell.text("stderr")) == ("ok", ""), cell.traceback
         assert (look, baton.run(look).result) == (look, expected)
         assert (look, baton.run("%%gpu\n" + look).result) == (look, expected)
     at_the_end = [(look, baton.run(look).result) for _, look, _ in settings]
@@ -290,6 +290,15 @@ def test_a_setting_holds_in_both_kernels(baton: Baton, magic: str) -> None:
 def test_a_setting_of_a_library(baton: Baton, magic: str) -> None:
     baton.run("%%gpu\n" + "\n".join({f"import {library}" for library, *_ in LIBRARIES}))
     hold_in_both(baton, magic, [(change, look, expected) for _, change, look, expected in LIBRARIES])
+
+
+def test_each_hook_of_torch_has_its_own_number(baton: Baton) -> None:
+    baton.run("import torch\nlayer, seen = torch.nn.Linear(1, 1), []")
+    for number, magic in enumerate(("", "%%gpu\n", "%%gpu\n", "")):
+        baton.run(f"{magic}handle = layer.register_forward_hook(lambda *_: seen.append({number}))")
+    assert (
+        baton.run("layer(torch.ones(1)); handle.remove(); layer(torch.ones(1)); seen").result == "[0, 1, 2, 3, 0, 1, 2]"
+    )
 
 
 def test_settings_and_seeds_of_keras_and_tensorflow(baton: Baton) -> None:
@@ -320,6 +329,8 @@ def test_settings_and_seeds_of_keras_and_tensorflow(baton: Baton) -> None:
         policy = (f"keras.mixed_precision.set_global_policy('mixed_{other}')", "Dense(1).compute_dtype", f"'{other}'")
         hold_in_both(baton, magic, [floats, policy])
         baton.run("%%gpu\nimport keras\nfrom keras.layers import Dense")
+    names = [baton.run(f"{magic}Dense(1).name").result for magic in ("", "%%gpu\n", "%%gpu\n", "")]
+    assert len(set(names)) == 4
 
 
 @HERE_AND_THERE

@@ -245,6 +245,12 @@ BY_NAME = (
 )
 
 
+@pytest.mark.parametrize("magic", ["%store a", "%bookmark here"])
+def test_the_profile_is_in_the_notebook(baton: Baton, magic: str) -> None:
+    cell = baton.run(f"%%gpu\na = 1\n{magic}")
+    assert f"UsageError: {magic.split()[0]} uses the notebook's IPython profile" in cell.text("stderr")
+
+
 @HERE_AND_THERE
 def test_a_formatter_for_a_class_that_is_not_loaded_yet(baton: Baton, magic: str) -> None:
     look = "import fractions\nfractions.Fraction(3, 4)"

@@ -10,6 +10,11 @@ from harness import Pair
 from test_in_place import check
 
 CASES: dict[str, tuple[str, str, str]] = {
+    "descriptions of the interpreter": (
+        "import sys\nx = [sys.version_info, sys.flags]",
+        "y = x[0] is sys.version_info, x[1] is sys.flags; z = sys.float_info",
+        "(y, x[0] is sys.version_info, x[1] is sys.flags, z is sys.float_info)",
+    ),
     "iterator beyond the end of its list": (
         "x = [1, 2, 3]; y = iter(x); next(y), next(y); x.clear()",
         "z = y; x += [4, 5, 6]",
@@ -251,6 +256,7 @@ CASES: dict[str, tuple[str, str, str]] = {
 }
 
 NUMPY: dict[str, tuple[str, str, str]] = {
+    "limits of a type": ("x = np.finfo('f4')", "y = np.finfo(float); z = x.max", "(x.max, y.eps, z, type(x))"),
     "view of objects": (
         "b = np.array([[1, [2]], ['x', None]], dtype=object); x = b[1]",
         "x[1] = 'new'",
@@ -313,6 +319,11 @@ LIBRARIES: dict[str, tuple[str, str, str]] = {
         "value[0] = 7; threshold[0] = 3; whole = x.value; seen = [v.tolist() for v in (x.value[0], x.threshold[:1])]",
         "(seen, value, threshold, np.shares_memory(value, whole), whole.base is x, value.flags.writeable,"
         " np.shares_memory(threshold, x.threshold), x.value[0], x.threshold[0], model.predict([[0., 1.]]))",
+    ),
+    "functions that numba compiles": (
+        "import numba\nk = 3\n@numba.njit\ndef f(a): return a * k\n@numba.vectorize\ndef x(a): return f(a) + 1",
+        "y = f(2), x(np.ones(2)).tolist(), float(x(1)); held = [f, x]",
+        "(y, f(2.5), x(2), held[0] is f, held[1] is x, f.py_func(1))",
     ),
     "jitted functions": (
         "import jax, functools\ndef f(a, n=1): 'Doc.'; return a * n\nx = jax.jit(f, static_argnames='n')",

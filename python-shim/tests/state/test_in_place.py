@@ -115,6 +115,13 @@ CASES: dict[str, tuple[str, str, str]] = {
         "x[3] = [x]",
         "(x[3][0] is x, len(x), x[4])",
     ),
+    "own pickling that leaves out and adds": (
+        "class C:\n  def __init__(self): self.a = self.b = self.file = 1\n"
+        "  def __getstate__(self): return {name: one for name, one in vars(self).items() if name != 'file'}\n"
+        "  def __setstate__(self, state): self.__dict__.update(state)\nx = C()",
+        "del x.a; x.b = 2",
+        "vars(x)",
+    ),
     "custom state": (
         "class C:\n  def __init__(self): self.a = [1]\n  def __getstate__(self): return {'b': self.a}\n"
         "  def __setstate__(self, s): self.a = s['b']\nx = C()",
@@ -167,6 +174,11 @@ NUMPY: dict[str, tuple[str, str, str]] = {
         "x = np.ma.array([1, 2, 3], mask=[0, 1, 0])",
         "x[0] = 9; x.mask[2] = True",
         "(x.tolist(), x.data.tolist())",
+    ),
+    "function of elements": (
+        "n = []; x = np.vectorize(lambda one: n.append(one) or one + len(n), otypes=[int]); x([5])",
+        "m = x([7]); y = np.frompyfunc(lambda a, b: a * b, 2, 1, identity=1)",
+        "(m.tolist(), x([9]).tolist(), n, y.reduce([2, 3]), y.reduce([]), y.nin)",
     ),
     "matrix": ("x = np.matrix([[1, 2], [3, 4]])", "x[0, 0] = 9", "(x.tolist(), type(x).__name__)"),
     "subclass": ("class A(np.ndarray): pass\nx = np.arange(3).view(A)", "x.tag = 'k'; x[0] = 4", "(x.tolist(), x.tag)"),

@@ -115,3 +115,16 @@ def test_memory_that_only_such_an_object_holds_does_not_disturb_later_messages(p
         assert pair.namespace["mine"][3] == 2 + number
     pair.remote("del sys.modules['only_there'], thing; big = np.arange(100_000.0)", deleted=("thing",))
     assert pair.namespace["big"][-1] == 99_999
+
+
+def test_an_object_that_can_no_longer_be_pickled_stays(pair: Pair) -> None:
+    pair.local(
+        "class File:\n    def __init__(self): self.open = True\n    def __reduce__(self):\n"
+        "        if not self.open: raise ValueError('closed')\n        return File, ()\n"
+        "x = File(); y = 0"
+    )
+    assert pair.remote("x.open = False; y = 1", "x", "y", "File") == {"error": None}
+    assert pair.namespace["y"] == 1
+    assert repr(pair.namespace["x"]).startswith("<'x' is a 'File' object that cannot be pickled (closed) and lives on")
+    assert pair.remote("y = x.open", "x", "y") == {"error": None}
+    assert pair.namespace["y"] is False

@@ -38,6 +38,21 @@ CASES: dict[str, tuple[str, str, str]] = {
         "y = x[0] is torch.default_generator",
         "(y, x[0] is torch.default_generator)",
     ),
+    "limits of a type": (
+        "x = torch.finfo(torch.float16), torch.iinfo(torch.int8)",
+        "y = x[0].max, x[1].min; z = torch.finfo(torch.float32)",
+        "(x[0].max, y, z.eps)",
+    ),
+    "module without an attribute": (
+        "x = torch.nn.Linear(1, 1); x.a = x.b = torch.ones(1)",
+        "del x.a; x.c = 1",
+        "[name in vars(x) for name in 'abc']",
+    ),
+    "another type of a parameter and its gradient": (
+        "x = torch.nn.Linear(1, 1); x(torch.ones(1)).backward(); y = x.weight.grad",
+        "x.double()",
+        "(x.weight.dtype, x.weight.grad.tolist(), x.weight.grad is y, y.dtype)",
+    ),
     "module": (
         "torch.manual_seed(0); x = torch.nn.Linear(2, 1)",
         "x.weight.data.fill_(2); x.extra = torch.nn.Linear(1, 1, bias=False)",

@@ -30,6 +30,7 @@ from baton_shim.state.kinds.c_data import C_DATA, CDataKind
 from baton_shim.state.kinds.caches import CachedFunctionKind
 from baton_shim.state.kinds.classes import MemberKind
 from baton_shim.state.kinds.code import CellKind, ClassKind, FunctionKind
+from baton_shim.state.kinds.compiled import CompiledKind, is_compiled_type
 from baton_shim.state.kinds.containers import BytesKind, DictKind, ListKind, SetKind
 from baton_shim.state.kinds.figures import (
     FigureKind,
@@ -69,6 +70,7 @@ from baton_shim.state.kinds.jax import (
 )
 from baton_shim.state.kinds.leaves import LeafKind, is_leaf
 from baton_shim.state.kinds.libraries import CFunctionKind, LibraryKind, is_function_type
+from baton_shim.state.kinds.limits import LimitsKind, is_limits_type
 from baton_shim.state.kinds.matches import MatchKind
 from baton_shim.state.kinds.reduced import DecimalContextKind, ReducedKind
 from baton_shim.state.kinds.references import (
@@ -93,6 +95,7 @@ from baton_shim.state.kinds.trees import (
     is_search_tree_type,
 )
 from baton_shim.state.kinds.typings import TYPINGS, TypingKind
+from baton_shim.state.kinds.ufuncs import UfuncKind, is_ufunc_type
 from baton_shim.state.kinds.weak import WEAK_COLLECTIONS, WeakCollectionKind
 from baton_shim.state.refusal import Stayed, cannot_leave, describe_failure, may_be_guilty, why_without
 
@@ -136,7 +139,8 @@ class Kinds:
         self.c_data, self.decimal_context = CDataKind(here), DecimalContextKind(here)
         self.iterator, self.stayed, self.archive = IteratorKind(here), StayedKind(here), ArchiveKind(here)
         self.match, self.transform = MatchKind(here), TransformKind(here)
-        self.library, self.c_function = LibraryKind(here), CFunctionKind(here)
+        self.library, self.c_function, self.ufunc = LibraryKind(here), CFunctionKind(here), UfuncKind(here)
+        self.limits, self.compiled = LimitsKind(here), CompiledKind(here)
         self.type.functions_of = self.library.anchors[3]
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
         self._by_type: dict[type, Kind] = {
@@ -255,6 +259,12 @@ class Kinds:
             return self.dtype
         if numpy is not None and issubclass(kind, numpy.generic):
             return self.fixed
+        if is_compiled_type(kind):
+            return self.compiled
+        if is_limits_type(kind):
+            return self.limits
+        if is_ufunc_type(kind):
+            return self.ufunc
         if issubclass(kind, (array.array, bytearray)):
             return self.bytes
         if issubclass(kind, enum.Enum) and kind.__module__ == "__main__":

@@ -7,6 +7,7 @@ again, and its holders are updated to hold the new one.
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import struct
 import sys
@@ -76,14 +77,20 @@ class ReducedKind(Kind):
     def apply(self, obj: Any, content: Any) -> None:
         way, form = content
         if way == "state":
+            with contextlib.suppress(Exception):  # a closed one, for example, shows no attributes
+                before = self.form(obj)
+                for name in () if before is None else attributes_in(before[2]).keys() - attributes_in(form).keys():
+                    obj.__dict__.pop(name, None)  # most `__setstate__` only add
             obj.__setstate__(form)
         elif way == "graft":
             graft(obj, build(form))
 
     def must_be_replaced(self, obj: Any, old: State) -> bool:
         now = self.read(obj)
-        if now[0] in ("broken", "named"):
+        if now[0] == "named":
             return False
+        if now[0] == "broken":  # closed, for example: no patch can be made, and a stand-in takes its place
+            return True
         if old[0] == "broken":
             return bool(now[0] != "graft")
         if now[0] != old[0] or now[0] == "replace":
@@ -138,6 +145,12 @@ def _unshared(state: Any) -> Any:
     if type(state) is tuple:
         return tuple([_unshared(part) for part in state])
     return state
+
+
+def attributes_in(state: Any) -> dict[str, Any]:
+    """The part of a reduced state that usually holds the attributes."""
+    attributes = state[0] if type(state) is tuple and len(state) == 2 else state
+    return attributes if type(attributes) is dict else {}
 
 
 def has_hidden_fields(kind: type) -> bool:

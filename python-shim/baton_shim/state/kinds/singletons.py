@@ -29,6 +29,7 @@ _TYPES = {
     "matplotlib.font_manager": ("FontManager",),
     "matplotlib.units": ("Registry",),
     "reprlib": ("Repr",),
+    "sys": ("flags", "float_info", "hash_info", "int_info", "thread_info", "version_info"),
     "mimetypes": ("MimeTypes",),
     "pandas._config.config": ("DictWrapper",),
     "jax._src.config": ("Config",),

@@ -184,7 +184,9 @@ class TensorKind(Kind):
                 tensor.detach_()
             tensor.requires_grad_(graph)
             tensor._backward_hooks = hooks
-        tensor.grad = gradient
+        # Assigning a gradient compares the types, which `model.double()` changes in place, one after the other.
+        if gradient is None or tensor.grad is not gradient:
+            tensor.grad = gradient
         tensor.__dict__.clear()
         tensor.__dict__.update(attributes)
         if gpu and not tensor.is_cuda:
