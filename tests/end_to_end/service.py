@@ -269,8 +269,8 @@ def exhausted_descriptors(service: Service) -> Iterator[None]:
 
 
 def limit_descriptors(process: psutil.Process, spare: int = 0) -> Callable[[], None]:
-    """The process may open only so many more descriptors, until the returned function is called."""
-    need_root("count the descriptors of a process that allows no debugger")
+    """The process may open only so many more descriptors, until the returned function is called. Needs root, which
+    may count the descriptors of a process that allows no debugger."""
     limits = process.rlimit(psutil.RLIMIT_NOFILE)
     process.rlimit(psutil.RLIMIT_NOFILE, (process.num_fds() + spare, limits[1]))
     return lambda: process.rlimit(psutil.RLIMIT_NOFILE, limits) and None
