@@ -117,6 +117,7 @@ class LocalModules(MetaPathFinder):
                 undo(partial(self._put_back, module, dict(vars(module)), here if given.in_place else None))
                 self._give(name, given)
                 self._reload(module, given.in_place)
+                note_loaded_elsewhere(name, given)
             if name in self.loaded:
                 self._sent[name] = self.loaded[name]
         self.both.apply(both)
@@ -143,6 +144,7 @@ class LocalModules(MetaPathFinder):
         given = self._given.pop(name, None)
         if given is not None and given.source == source:
             self._sent[name] = self.loaded[name]
+            note_loaded_elsewhere(name, given)
 
     def _see_autoreload(self) -> None:
         """Records edits that `%autoreload` applied to a module without executing it."""
@@ -242,12 +244,26 @@ def called_from(module: str) -> bool:
     return False
 
 
+def note_loaded_elsewhere(name: str, loaded: Loaded) -> None:
+    """`%autoreload` knows this source: only later edits of the file are to be loaded."""
+    magics = autoreload_magics()
+    if magics is None:
+        return
+    with contextlib.suppress(OSError), open(to_here(loaded.path), "rb") as file:
+        if file.read() == loaded.source:
+            magics._reloader.modules_mtimes[name] = os.fstat(file.fileno()).st_mtime
+            magics.loaded_modules.add(name)
+
+
 def autoreloader() -> Any:
     """The state of `%autoreload`, if a notebook has loaded it."""
+    return getattr(autoreload_magics(), "_reloader", None)
+
+
+def autoreload_magics() -> Any:
     if AUTORELOAD not in sys.modules:
         return None
     from IPython import get_ipython
 
     shell = get_ipython()
-    magics = shell.magics_manager.registry.get("AutoreloadMagics") if shell is not None else None
-    return getattr(magics, "_reloader", None)
+    return shell.magics_manager.registry.get("AutoreloadMagics") if shell is not None else None

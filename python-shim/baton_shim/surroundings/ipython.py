@@ -9,7 +9,7 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from baton_shim.base.here import PROGRAM
-from baton_shim.base.local_modules import is_own
+from baton_shim.base.local_modules import AUTORELOAD, autoreloader, is_own
 from baton_shim.surroundings.kind import Kind, entries, rows
 
 if TYPE_CHECKING:
@@ -46,6 +46,31 @@ def with_magics(_: Any) -> dict[str, bool]:
     return found
 
 
+# Of IPython's `ModuleReloader`, with their first values: what `%autoreload` and `%aimport` set.
+AUTORELOADS = {
+    "enabled": False,
+    "check_all": False,
+    "autoload_obj": False,
+    "hide_errors": False,
+    "modules": {},
+    "skip_modules": {},
+}
+
+
+def autoreloads(_: Any) -> dict[str, Any]:
+    reloader = autoreloader()
+    return {
+        name: dict(value) if isinstance(value := getattr(reloader, name, fresh), dict) else value
+        for name, fresh in AUTORELOADS.items()
+    }
+
+
+def set_autoreload(_: Any, name: str, value: Any) -> None:
+    reloader = autoreloader()
+    if hasattr(reloader, name):
+        setattr(reloader, name, value)
+
+
 def usual_aliases(_: Any) -> dict[str, str]:
     from IPython.core.alias import default_aliases
 
@@ -76,6 +101,7 @@ IPYTHON: tuple[Kind, ...] = (
         *(load, lambda _, name: shell().extension_manager.unload_extension(name)),
         fresh={"storemagic": True},
     ),
+    entries(*("autoreload", "%autoreload", AUTORELOAD, autoreloads), set_autoreload, fresh=AUTORELOADS),
     entries(
         *("magics", "Magics of your module", MODULE, with_magics),
         lambda _, name, value: importlib.import_module(name),
