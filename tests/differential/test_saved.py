@@ -21,6 +21,7 @@ from notebooks import ENVIRONMENT, FOLDER, Notebook, Run, cell_shows, describe, 
 
 NUMBER_OF_CELL = re.compile(r"(In|Out)\[\d+\]")
 OF_THE_KERNEL = {
+    "plain_autoreload": "has a function that %autoreload updates because its kernel loaded it before",
     "plain_display": "asks for Out of an earlier cell",
     "plain_hooks": "counts the cells of its kernel",
     "plain_kept_errors": "asks for the last error of an earlier cell",

@@ -33,7 +33,7 @@ except ValueError as error:
     print(error)
 png.tell(), tiff.tell(), copy.size
 # %%
-del gif, held, unread
+del gif, held, unread, copy
 tiff.seek(1)
 png.seek(2)
 tiff.tell(), png.convert("RGB").getpixel((0, 0))
