@@ -170,7 +170,7 @@ impl Process {
         } else if let Some(stream) = stream
             && !self.captures.any()
         {
-            self.windows.submitted(stream);
+            self.windows.submitted(stream, &self.captures);
         }
         self.gate.leave();
         code

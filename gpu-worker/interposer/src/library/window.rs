@@ -5,7 +5,10 @@
 //!
 //! **Invariant:** between marks a submission costs one addition and no lock.
 
-use super::sys::driver::{self, Context, Event, Stream};
+use super::{
+    captures::Captures,
+    sys::driver::{self, Context, Event, Stream},
+};
 use std::{
     collections::VecDeque,
     sync::{
@@ -45,11 +48,11 @@ impl Windows {
     }
 
     #[inline]
-    pub(super) fn submitted(&self, stream: Stream) {
+    pub(super) fn submitted(&self, stream: Stream, captures: &Captures) {
         let window = &self.0[(stream.0 ^ stream.0 >> 6 ^ stream.0 >> 12) % COUNT];
         let count = window.count.fetch_add(1, Relaxed) + 1;
         if count >= window.between.load(Relaxed) {
-            window.mark(stream);
+            window.mark(stream, captures);
         }
     }
 
@@ -77,29 +80,25 @@ impl Window {
     }
 
     #[cold]
-    fn mark(&self, stream: Stream) {
+    fn mark(&self, stream: Stream, captures: &Captures) {
         let mut marks = self.marks();
         self.count.store(0, Relaxed);
         let spare = marks.spare.pop();
         if let Some(event) = Event::record_again(spare, stream) {
             marks.outstanding.push_back(event);
         }
-        if marks.outstanding.len() > 2 {
-            // Another thread may have begun a capture meanwhile.
-            driver::beside_captures(|| self.wait(&mut marks));
-        }
-    }
-
-    /// Waits until the GPU is two marks behind.
-    fn wait(&self, marks: &mut Marks) {
         while marks.outstanding.len() > 2 {
+            // Another thread may have begun a capture, or begin one while this thread waits.
+            let Some(none) = captures.none() else { return };
             let oldest = marks.outstanding.pop_front().expect("there are three");
-            if oldest.is_reached() {
+            let is_reached = oldest.is_reached();
+            drop(none);
+            if is_reached {
                 marks.reached_at = None;
                 self.aim(Duration::ZERO);
             } else {
                 // The next call reports the same error.
-                let waited = oldest.wait();
+                let waited = driver::beside_captures(|| oldest.wait());
                 let now = Instant::now();
                 if let Some(before) = marks.reached_at.replace(now) {
                     self.aim(now - before);
