@@ -32,6 +32,7 @@ from baton_shim.state.kinds.classes import MemberKind
 from baton_shim.state.kinds.code import CellKind, ClassKind, FunctionKind
 from baton_shim.state.kinds.compiled import CompiledKind, is_compiled_type
 from baton_shim.state.kinds.containers import BytesKind, DictKind, ListKind, SetKind
+from baton_shim.state.kinds.extended import ExtendedKind, is_extended
 from baton_shim.state.kinds.figures import (
     FigureKind,
     RegistryKind,
@@ -140,7 +141,7 @@ class Kinds:
         self.iterator, self.stayed, self.archive = IteratorKind(here), StayedKind(here), ArchiveKind(here)
         self.match, self.transform = MatchKind(here), TransformKind(here)
         self.library, self.c_function, self.ufunc = LibraryKind(here), CFunctionKind(here), UfuncKind(here)
-        self.limits, self.compiled = LimitsKind(here), CompiledKind(here)
+        self.limits, self.compiled, self.extended = LimitsKind(here), CompiledKind(here), ExtendedKind(here)
         self.type.functions_of = self.library.anchors[3]
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
         self._by_type: dict[type, Kind] = {
@@ -269,10 +270,12 @@ class Kinds:
             return self.bytes
         if issubclass(kind, enum.Enum) and kind.__module__ == "__main__":
             return self.member
-        if issubclass(kind, _IMMUTABLE) and not _has_attributes(kind):
-            return self.fixed
         if issubclass(kind, BaseException):
             return self.exception
+        if is_extended(obj):
+            return self.extended
+        if issubclass(kind, _IMMUTABLE) and not _has_attributes(kind):
+            return self.fixed
         if issubclass(kind, (types.ModuleType, threading.Thread)) or is_kernel_stream_type(kind):
             return self.reference
         if is_iterator_type(kind):
@@ -293,5 +296,5 @@ class Kinds:
 
 def _has_attributes(kind: type) -> bool:
     """A `class Metres(float)` may have attributes, although its value is fixed."""
-    plain = issubclass(kind, (int, float, str, bytes, tuple, frozenset))
+    plain = issubclass(kind, (int, float, complex, str, bytes, tuple, frozenset))
     return plain and kind.__dictoffset__ != 0 and not issubclass(kind, enum.Enum)

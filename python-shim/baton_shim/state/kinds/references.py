@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import collections
 import dataclasses
 import gc
 import importlib
@@ -19,7 +20,11 @@ from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.refusal import Stayed, held_by, standard_stream
 
 PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
-DICT_VIEWS: dict[type, str] = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
+DICT_VIEWS: dict[type, str] = {
+    type(getattr(kind(), view)()): view
+    for kind in (dict, collections.OrderedDict)
+    for view in ("keys", "values", "items")
+}
 
 # Marks that `dataclasses` compares by identity, such as `MISSING` and the `_FIELD` of every field.
 DATA_CLASS_MARKS: dict[int, str] = {
