@@ -286,6 +286,8 @@ class Kinds:
             return self.c_function
         if issubclass(kind, C_DATA):
             return self.c_data
+        if issubclass(kind, imported("bs4", "BeautifulSoup")):  # its own pickling parses the text again, into new tags
+            return self.instance
         if pickles_ordinarily(kind):
             plain = container_base(obj) is None and not slot_names(kind) and hasattr(obj, "__dict__")
             # An unpickled object has no attributes at first, so its own `__getattr__` may recurse endlessly.
