@@ -80,6 +80,7 @@ from baton_shim.state.kinds.references import (
     LIST_ITERATORS,
     MARK_TYPES,
     PROXIES,
+    SORT_KEY,
     DictIteratorKind,
     ListIteratorKind,
     ReferenceKind,
@@ -113,7 +114,7 @@ _IMMUTABLE: tuple[type, ...] = (
 _REFERENCES: tuple[type, ...] = (
     *(*DICT_VIEWS, *PROXIES, *MARK_TYPES),
     *(weakref.ref, types.ModuleType, types.MappingProxyType, _thread.LockType, _thread.RLock),
-    *(random.SystemRandom, struct.Struct),
+    *(random.SystemRandom, struct.Struct, re.Scanner, SORT_KEY),  # type: ignore[attr-defined]
 )
 _NAMED = (types.FunctionType, types.BuiltinFunctionType, functools._lru_cache_wrapper)
 
