@@ -26,6 +26,10 @@ class Offset(datetime.tzinfo):
     def utcoffset(self, when):
         return datetime.timedelta(hours=self.hours)
 
+class Fixed(Offset):
+    def __reduce__(self):
+        return Fixed, (self.hours,)
+
 class Day(datetime.date):
     pass
 
@@ -65,6 +69,7 @@ share.owner = "a"
 for number, one in enumerate(many):
     one.label = [number]
 when = datetime.datetime(2024, 1, 1, tzinfo=east)
+west = Fixed(-1)
 ordered = OrderedDict(a=1)
 keys = ordered.keys()
 
@@ -74,15 +79,17 @@ for one in many:
     one.later = True
 price.notes.append("paid")
 east.hours = 3
+west.hours = -2
 ordered["b"] = 2
 print(dice.roll(), dice.roll(), dice.rolls, price + 1, price.currency, when.isoformat(), share.owner, list(keys))
 
 # %%
 for one in many:
     del one.later
+west.hours -= 1
 share.owner = "b"
-print(dice.roll(), source.random(), host + 1, day.isoformat(), page.read(), samples, point, path.name, keys, when.utcoffset())
+print(west.hours, dice.roll(), source.random(), host + 1, day.isoformat(), page.read(), samples, point, path.name, keys, when.utcoffset())
 
 # %%
 print([(one.label, hasattr(one, "later"), type(one).__name__) for one in many])
-print(dice.roll(), dice.rolls, source.random(), share.owner, price.notes, Money("2", "USD").currency)
+print(west.hours, dice.roll(), dice.rolls, source.random(), share.owner, price.notes, Money("2", "USD").currency)

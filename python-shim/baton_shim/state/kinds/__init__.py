@@ -32,7 +32,7 @@ from baton_shim.state.kinds.classes import MemberKind
 from baton_shim.state.kinds.code import CellKind, ClassKind, FunctionKind
 from baton_shim.state.kinds.compiled import CompiledKind, is_compiled_type
 from baton_shim.state.kinds.containers import BytesKind, DictKind, ListKind, SetKind
-from baton_shim.state.kinds.extended import ExtendedKind, is_extended
+from baton_shim.state.kinds.extended import ExtendedKind, base_of, is_extended
 from baton_shim.state.kinds.figures import (
     FigureKind,
     RegistryKind,
@@ -299,5 +299,5 @@ class Kinds:
 
 def _has_attributes(kind: type) -> bool:
     """A `class Metres(float)` may have attributes, although its value is fixed."""
-    plain = issubclass(kind, (int, float, complex, str, bytes, tuple, frozenset))
-    return plain and kind.__dictoffset__ != 0 and not issubclass(kind, enum.Enum)
+    plain = issubclass(kind, (int, float, complex, str, bytes, tuple, frozenset)) or kind.__module__ == "__main__"
+    return plain and kind.__dictoffset__ != 0 and base_of(kind) is not object and not issubclass(kind, enum.Enum)
