@@ -172,8 +172,9 @@ def held(value: object) -> Iterator[object]:
         return iter(())
     if is_a(value, SingletonConfigurable) and not made_in_notebook(type(value)):
         return iter(())  # kernel, shell and application: every widget refers to them, and they refer to everything
-    if id(type(value)) in WITH_ZONE:
-        return iter((value.tzinfo,))  # type: ignore[attr-defined]
+    if is_a(value, datetime, time):
+        zone = (datetime if is_a(value, datetime) else time).tzinfo
+        return chain((zone.__get__(value),), gc.get_referents(value))
     # Exact types only: a subclass may define its own iteration.
     if id(type(value)) in SEQUENCES and len(value) > LONG_CONTAINER:  # type: ignore[arg-type]
         return islice(iter(value), LONG_CONTAINER // 10)  # type: ignore[call-overload]

@@ -62,7 +62,8 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     surroundings.patches.read_new(home.shell.history_manager.input_hist_raw, namespace)
     around = surroundings.look()
     last_error = getattr(sys, "last_value", None) if found.last_error else None
-    beside = [last_error, home.background_uses, *objects(around.parts.get("hooks")), *cell.given()]
+    hooks, figures = objects(around.parts.get("hooks")), around.parts.get("figures")
+    beside = [last_error, home.background_uses, *hooks, figures, *cell.given()]
     # The line after a block reads the block's results, so they cannot be deferred.
     waits = options.background is None
     may_follow = cell.block is None and options.returns and waits and home.deferred.may_grow()

@@ -224,6 +224,7 @@ _BY_BASE: tuple[tuple[str, str, str, str], ...] = (
     ("socket", "socket", "is a network connection", "open it inside the cell"),
     ("sqlite3", "Connection", "is a database connection", "open it inside the cell"),
     ("sqlite3", "Cursor", "is a database cursor", "open it inside the cell"),
+    ("sqlalchemy.engine", "Engine", "is a database engine", "create it inside the cell: create_engine(url)"),
     ("unittest.mock", "NonCallableMock", "is a mock", "create it inside the cell"),
     ("threading", "Thread", "is a thread", "start it inside the cell"),
     ("concurrent.futures", "Executor", "is a pool of workers", "create it inside the cell"),
@@ -275,9 +276,15 @@ def unheld_lock(obj: object) -> bool:
     return False
 
 
+def finished_future(obj: Any) -> bool:
+    """Whether it is the future of a pool of workers, and has its result."""
+    future = getattr(sys.modules.get("concurrent.futures"), "Future", ())
+    return isinstance(obj, future) and bool(obj.done())
+
+
 def cannot_leave(obj: Any) -> tuple[str, str] | None:
     """Like `bound_to_process`, except for objects that have a counterpart on the other side."""
-    if unheld_lock(obj) or standard_stream(obj) or obj is threading.main_thread():
+    if unheld_lock(obj) or standard_stream(obj) or obj is threading.main_thread() or finished_future(obj):
         return None
     return cannot_leave(obj.__self__) if isinstance(obj, METHODS) else bound_to_process(obj)
 
@@ -292,7 +299,9 @@ def why_without(package: str) -> tuple[str, str]:
 
 def may_be_guilty(obj: Any) -> bool:
     """Whether another object of this type may be bound to its process, although this one is not."""
-    return isinstance(obj, (io.IOBase, threading.Thread, *LOCKS, *METHODS)) or hasattr(type(obj), "fileno")
+    if finished_future(obj) or hasattr(type(obj), "fileno"):
+        return True
+    return isinstance(obj, (io.IOBase, threading.Thread, *LOCKS, *METHODS))
 
 
 def describe_failure(obj: object, error: BaseException) -> tuple[str, str]:

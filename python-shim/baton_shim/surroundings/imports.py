@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -19,7 +19,9 @@ from typing import Any
 from baton_shim.base import late
 from baton_shim.surroundings.kind import Kind
 
-IMPORT = re.compile(r"^[ \t]*(?:import[ \t]+([^\n#;]+)|from[ \t]+([\w.]+)[ \t]+import\b)", re.MULTILINE)
+IMPORT = re.compile(
+    r"^[ \t]*(?:import[ \t]+([^\n#;]+)|from[ \t]+([\w.]+)[ \t]+import\b[ \t]*\(?([^\n#;)]*))", re.MULTILINE
+)
 PART = re.compile(r"\w+(?:\.\w+)+")
 
 
@@ -27,6 +29,18 @@ def imported_by(text: str) -> set[str]:
     """The packages and modules, without their parts, that this code imports."""
     found = (match[1] or match[2] for match in IMPORT.finditer(text))
     return {name.split()[0].partition(".")[0] for names in found for name in names.split(",") if name.strip()}
+
+
+def names_bound(text: str) -> Iterator[tuple[str, str, str]]:
+    """The names that imports in this code bind, each with its module and, after `from`, the name in the module."""
+    for match in IMPORT.finditer(text):
+        for part in filter(None, map(str.strip, (match[1] or match[3]).split(","))):
+            path, _, alias = part.partition(" as ")
+            if match[2]:
+                yield alias.strip() or path, match[2], path
+            else:
+                name = path if alias else path.partition(".")[0]
+                yield alias.strip() or name, name, ""
 
 
 class Imports:

@@ -17,6 +17,7 @@ import re
 import sys
 import types
 import weakref
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from baton_shim.base import late, originals
 from baton_shim.base.originals import ASSIGNED, BEFORE, Place
 from baton_shim.base.undoing import refill
-from baton_shim.surroundings.imports import IMPORTS
+from baton_shim.surroundings.imports import IMPORTS, names_bound
 
 if TYPE_CHECKING:
     from baton_shim.base.undoing import OnUndo
@@ -68,8 +69,16 @@ class Patches:
         self._note(owners(text, namespace))
 
     def expect(self, text: str, namespace: Mapping[str, Any]) -> None:
-        """Records the present values in modules and classes that this code is about to set."""
-        for key in owners(text, namespace) if SETS.search(text) is not None else ():
+        """Records the present values in modules and classes that this code is about to set, or to import and set."""
+        if SETS.search(text) is None:
+            return
+        imported: dict[str, Any] = {}
+        for name, module, part in names_bound(text):
+            if module in sys.modules:
+                imported[name] = owner_of(module, part) if part else sys.modules[module]
+            else:
+                late.when_imported(module, partial(self.expect, text, namespace))
+        for key in owners(text, ChainMap(imported, namespace)):  # type: ignore[arg-type]
             owner = owner_of(*key[:2])
             if key[2] and isinstance(owner, (types.ModuleType, type)):
                 self._keep(key, value_of(owner, key[2]))

@@ -138,6 +138,7 @@ def test_cached_functions(pair: Pair) -> None:
         ("class C:\n  def __reduce__(self): raise ValueError('no way')\nx = C()", "cannot be pickled (no way)"),
         ("from unittest import mock; x = mock.MagicMock(spec=list)", "is a mock"),
         ("import concurrent.futures as f; x = f.ThreadPoolExecutor(1)", "is a pool of workers"),
+        ("import concurrent.futures as f; x = f.Future()", "is the result of a pool of workers"),
     ],
 )
 def test_a_named_object_that_cannot_travel_is_refused_and_harms_nothing(pair: Pair, make: str, reason: str) -> None:
@@ -149,6 +150,13 @@ def test_a_named_object_that_cannot_travel_is_refused_and_harms_nothing(pair: Pa
     assert caught.value.path == "x" and reason in caught.value.reason and caught.value.hint
     pair.remote("y.append(3)", "y")
     assert pair.namespace["y"] == [1, 2, 3]
+
+
+def test_an_engine_of_sqlalchemy_is_refused(pair: Pair) -> None:
+    pytest.importorskip("sqlalchemy")
+    pair.local("import sqlalchemy; x = sqlalchemy.create_engine('sqlite://')")
+    with pytest.raises(Refused, match="'x' is a database engine"):
+        pair.remote("pass", "x")
 
 
 def test_what_is_merely_reachable_explains_itself_and_comes_back(pair: Pair) -> None:

@@ -32,6 +32,7 @@ from baton_shim.state.kinds.classes import MemberKind
 from baton_shim.state.kinds.code import CellKind, ClassKind, FunctionKind
 from baton_shim.state.kinds.compiled import CompiledKind, is_compiled_type
 from baton_shim.state.kinds.containers import BytesKind, DictKind, ListKind, SetKind
+from baton_shim.state.kinds.extended import ExtendedKind, base_of, is_extended
 from baton_shim.state.kinds.figures import (
     FigureKind,
     RegistryKind,
@@ -79,6 +80,7 @@ from baton_shim.state.kinds.references import (
     LIST_ITERATORS,
     MARK_TYPES,
     PROXIES,
+    SORT_KEY,
     DictIteratorKind,
     ListIteratorKind,
     ReferenceKind,
@@ -112,7 +114,7 @@ _IMMUTABLE: tuple[type, ...] = (
 _REFERENCES: tuple[type, ...] = (
     *(*DICT_VIEWS, *PROXIES, *MARK_TYPES),
     *(weakref.ref, types.ModuleType, types.MappingProxyType, _thread.LockType, _thread.RLock),
-    *(random.SystemRandom, struct.Struct),
+    *(random.SystemRandom, struct.Struct, re.Scanner, SORT_KEY),  # type: ignore[attr-defined]
 )
 _NAMED = (types.FunctionType, types.BuiltinFunctionType, functools._lru_cache_wrapper)
 
@@ -140,7 +142,7 @@ class Kinds:
         self.iterator, self.stayed, self.archive = IteratorKind(here), StayedKind(here), ArchiveKind(here)
         self.match, self.transform = MatchKind(here), TransformKind(here)
         self.library, self.c_function, self.ufunc = LibraryKind(here), CFunctionKind(here), UfuncKind(here)
-        self.limits, self.compiled = LimitsKind(here), CompiledKind(here)
+        self.limits, self.compiled, self.extended = LimitsKind(here), CompiledKind(here), ExtendedKind(here)
         self.type.functions_of = self.library.anchors[3]
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
         self._by_type: dict[type, Kind] = {
@@ -269,10 +271,12 @@ class Kinds:
             return self.bytes
         if issubclass(kind, enum.Enum) and kind.__module__ == "__main__":
             return self.member
-        if issubclass(kind, _IMMUTABLE) and not _has_attributes(kind):
-            return self.fixed
         if issubclass(kind, BaseException):
             return self.exception
+        if is_extended(obj):
+            return self.extended
+        if issubclass(kind, _IMMUTABLE) and not _has_attributes(kind):
+            return self.fixed
         if issubclass(kind, (types.ModuleType, threading.Thread)) or is_kernel_stream_type(kind):
             return self.reference
         if is_iterator_type(kind):
@@ -283,6 +287,8 @@ class Kinds:
             return self.c_function
         if issubclass(kind, C_DATA):
             return self.c_data
+        if issubclass(kind, imported("bs4", "BeautifulSoup")):  # its own pickling parses the text again, into new tags
+            return self.instance
         if pickles_ordinarily(kind):
             plain = container_base(obj) is None and not slot_names(kind) and hasattr(obj, "__dict__")
             # An unpickled object has no attributes at first, so its own `__getattr__` may recurse endlessly.
@@ -293,5 +299,5 @@ class Kinds:
 
 def _has_attributes(kind: type) -> bool:
     """A `class Metres(float)` may have attributes, although its value is fixed."""
-    plain = issubclass(kind, (int, float, str, bytes, tuple, frozenset))
-    return plain and kind.__dictoffset__ != 0 and not issubclass(kind, enum.Enum)
+    plain = issubclass(kind, (int, float, complex, str, bytes, tuple, frozenset)) or kind.__module__ == "__main__"
+    return plain and kind.__dictoffset__ != 0 and base_of(kind) is not object and not issubclass(kind, enum.Enum)

@@ -95,7 +95,11 @@ class BytesKind(Kind):
         return obj.tobytes() if isinstance(obj, array.array) else bytes(obj)
 
     def same(self, obj: Any, state: State) -> bool:
-        return memory.holds(obj, state)
+        """An instance of a derived class counts as changed: its attributes are not in the state."""
+        return not hasattr(obj, "__dict__") and memory.holds(obj, state)
+
+    def parts(self, obj: Any, state: State) -> Iterable[Any]:
+        return getattr(obj, "__dict__", {}).values()
 
     def content(self, obj: Any, state: State) -> Any:
         return state, dict(obj.__dict__) if hasattr(obj, "__dict__") else None

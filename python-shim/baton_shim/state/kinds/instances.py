@@ -62,7 +62,14 @@ def reduced_ordinarily(obj: Any) -> Any:
             return (made, *form[1:])
         if kind.__new__ is object.__new__:  # it takes no arguments, whatever `__getnewargs__` returns
             return (form[0], form[1][:1], *form[2:])
+        if len(form[1]) == 1 and requires_arguments(kind.__new__):
+            return (bare, *form[1:])
     return form
+
+
+def requires_arguments(new: Any) -> bool:
+    """Whether a `__new__` of Python cannot be called with the class alone, as pickle does (`jinja2.Template`)."""
+    return type(new) is types.FunctionType and new.__code__.co_argcount - len(new.__defaults__ or ()) > 1
 
 
 def new_beyond(kind: Any) -> Any:

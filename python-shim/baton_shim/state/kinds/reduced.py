@@ -64,7 +64,7 @@ class ReducedKind(Kind):
         return bool(now[0] == state[0]) and same_form(now[1], state[1])
 
     def parts(self, obj: Any, state: State) -> Iterable[Any]:
-        return _inside(state[1])
+        return inside(state[1])
 
     def content(self, obj: Any, state: State) -> Any:
         form = self.form(obj)
@@ -99,7 +99,7 @@ class ReducedKind(Kind):
 
     def holds_for_good(self, old: State, identities: set[int]) -> bool:
         if old[0] == "state":
-            return any(id(part) in identities for part in (*_inside(old[1][0]), *_inside(old[1][1])))
+            return any(id(part) in identities for part in (*inside(old[1][0]), *inside(old[1][1])))
         return bool(old[0] == "replace")
 
     def _can_be_grafted(self, obj: Any) -> bool:
@@ -149,8 +149,7 @@ def _unshared(state: Any) -> Any:
 
 def attributes_in(state: Any) -> dict[str, Any]:
     """The part of a reduced state that usually holds the attributes."""
-    attributes = state[0] if type(state) is tuple and len(state) == 2 else state
-    return attributes if type(attributes) is dict else {}
+    return next((part for part in (state if type(state) is tuple else (state,)) if type(part) is dict), {})
 
 
 def has_hidden_fields(kind: type) -> bool:
@@ -210,7 +209,7 @@ def same_form(now: Any, old: Any) -> bool:
     return alike(now, old)
 
 
-def _inside(value: Any) -> list[Any]:
+def inside(value: Any) -> list[Any]:
     """The parts, in no particular order."""
     found: list[Any] = []
     waiting = [(value,)]

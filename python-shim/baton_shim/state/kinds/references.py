@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import _thread
+import collections
 import dataclasses
+import functools
 import gc
 import importlib
 import random
+import re
 import struct
 import sys
 import threading
@@ -18,8 +21,13 @@ from typing import Any
 from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.refusal import Stayed, held_by, standard_stream
 
+SORT_KEY: type = type(functools.cmp_to_key(lambda left, right: 0))
 PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
-DICT_VIEWS: dict[type, str] = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
+DICT_VIEWS: dict[type, str] = {
+    type(getattr(kind(), view)()): view
+    for kind in (dict, collections.OrderedDict)
+    for view in ("keys", "values", "items")
+}
 
 # Marks that `dataclasses` compares by identity, such as `MISSING` and the `_FIELD` of every field.
 DATA_CLASS_MARKS: dict[int, str] = {
@@ -36,10 +44,11 @@ class ReferenceKind(Kind):
 
     def __init__(self, here: Here) -> None:
         super().__init__(here)
-        self._anchors = (self.dict_view, self.weak, self.proxy, self.stream, self.module, self.lock, self.main_thread)
+        references = self.dict_view, self.weak, self.proxy, self.key
+        self._anchors = (*references, self.stream, self.module, self.lock, self.main_thread)
 
     def reduce(self, obj: Any) -> Any:
-        dict_view, weak, proxy, stream, module, lock, main_thread = self._anchors
+        dict_view, weak, proxy, key, stream, module, lock, main_thread = self._anchors
         kind = type(obj)
         if kind in DICT_VIEWS:
             return dict_view, (DICT_VIEWS[kind], self._dict_of(obj))
@@ -60,6 +69,10 @@ class ReferenceKind(Kind):
             return kind, ()
         if kind is struct.Struct:
             return kind, (obj.format,)
+        if kind is re.Scanner:  # type: ignore[attr-defined]
+            return kind, (obj.lexicon, obj.scanner.flags)
+        if kind is SORT_KEY:
+            return key, held_by_key(obj)
         if obj is threading.main_thread():
             return main_thread, ()
         name = standard_stream(obj)
@@ -75,7 +88,9 @@ class ReferenceKind(Kind):
             return obj(), obj.__callback__
         if type(obj) in PROXIES:
             return (target_of(obj),)
-        return ()
+        if type(obj) is re.Scanner:  # type: ignore[attr-defined]
+            return (obj.lexicon,)
+        return held_by_key(obj) if type(obj) is SORT_KEY else ()
 
     def _dict_of(self, view: Any) -> Any:
         return next(held for held in gc.get_referents(view) if isinstance(held, dict))
@@ -88,6 +103,10 @@ class ReferenceKind(Kind):
 
     def proxy(self, target: Any) -> Any:
         return weakref.proxy(_Nothing() if target is None else target)
+
+    def key(self, compare: Any, *of: Any) -> Any:
+        key: Any = functools.cmp_to_key(compare)
+        return key(*of) if of else key
 
     def stream(self, name: str) -> Any:
         return getattr(sys, name)
@@ -117,6 +136,11 @@ def target_of(proxy: Any) -> Any:
         return proxy.__repr__.__self__
     except ReferenceError:
         return None
+
+
+def held_by_key(key: Any) -> tuple[Any, ...]:
+    """The function that compares and, of a key of one element, that element."""
+    return tuple(held for held in gc.get_referents(key) if held is not SORT_KEY)
 
 
 def mapping_of(proxy: types.MappingProxyType[Any, Any]) -> Any:

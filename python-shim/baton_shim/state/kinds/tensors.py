@@ -9,6 +9,7 @@ stays on the GPU between cells: its segment is then a copy of its storage.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -38,6 +39,11 @@ def bare(method: Callable[..., Any]) -> Callable[..., Any]:
             return method(*arguments)
 
     return call
+
+
+def mode_of(inference: bool) -> Any:
+    """The mode in which a tensor is created and changed."""
+    return torch().inference_mode() if inference else contextlib.nullcontext()
 
 
 def on_gpu(obj: Any) -> bool:
@@ -102,19 +108,19 @@ class TensorKind(Kind):
             number = segment.number
             self.here.used.append((obj, number))
         form = (obj.dtype, offset, tuple(obj.size()), obj.stride(), obj.requires_grad)
-        flags = (plain_types().index(type(obj)), obj.is_neg(), obj.is_conj(), on_gpu(obj))
+        flags = (plain_types().index(type(obj)), obj.is_neg(), obj.is_conj(), on_gpu(obj), obj.is_inference())
         return new, (number, form, flags), (self._graph(obj), *self._state(obj), on_gpu(obj)), None, None, set_state
 
-    def new(self, number: int, form: tuple[Any, ...], flags: tuple[int, bool, bool, bool]) -> Any:
+    def new(self, number: int, form: tuple[Any, ...], flags: tuple[int, bool, bool, bool, bool]) -> Any:
         import torch
 
-        with torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction(), mode_of(flags[-1]):
             return self._new(number, form, flags)
 
-    def _new(self, number: int, form: tuple[Any, ...], flags: tuple[int, bool, bool, bool]) -> Any:
+    def _new(self, number: int, form: tuple[Any, ...], flags: tuple[int, bool, bool, bool, bool]) -> Any:
         import torch
 
-        (dtype, offset, size, stride, requires_grad), (kind, negative, conjugate, gpu) = form, flags
+        (dtype, offset, size, stride, requires_grad), (kind, negative, conjugate, gpu, _) = form, flags
         device = "cuda" if gpu and SWITCH.real else "cpu"
         storage = torch.UntypedStorage(0, device=device) if number < 0 else self._storage(number, device == "cuda")
         tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, size, stride)
@@ -182,7 +188,8 @@ class TensorKind(Kind):
         else:
             if tensor.grad_fn is not None:
                 tensor.detach_()
-            tensor.requires_grad_(graph)
+            with mode_of(tensor.is_inference()):
+                tensor.requires_grad_(graph)
             tensor._backward_hooks = hooks
         # Assigning a gradient compares the types, which `model.double()` changes in place, one after the other.
         if gradient is None or tensor.grad is not gradient:
