@@ -269,6 +269,25 @@ OF_CELLS = (
     Part("open .npz files are not sent", ("numpy.lib._npyio_impl:NpzFile",)),
     Part("trees of scipy lose their structure in %%gpu cells", ("scipy.spatial._ckdtree:cKDTree",)),
     Part("trees of scikit-learn are sent with each cell", ("sklearn.tree._tree:Tree",)),
+    Part(
+        "functions that numba compiles are not sent with %%gpu cells",
+        (
+            "numba.core.dispatcher:Dispatcher._rebuild",
+            "numba.core.dispatcher:Dispatcher._reduce_states",
+            "numba.np.ufunc.dufunc:DUFunc._dispatcher",
+        ),
+    ),
+    Part(
+        "",
+        (
+            "PIL.AvifImagePlugin:AvifImageFile._decoder",
+            "PIL.Image:Image._im",
+            "PIL.Image:Image._mode",
+            "PIL.ImageFile:ImageFile._exclusive_fp",
+            "PIL.ImageFile:ImageFile._fp",
+            "numpy.random:_pickle",
+        ),
+    ),
     Part("settings of scikit-learn are not sent with %%gpu cells", ("sklearn._config:_global_config",)),
     Part(
         "settings of sympy are not sent with %%gpu cells",
