@@ -12,9 +12,11 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
+from baton_shim.base.local_modules import is_own
 from baton_shim.state.kinds.base import State
 from baton_shim.state.kinds.instances import InstanceKind, container_base, slot_names
 from baton_shim.state.kinds.reduced import frozen, inside, same_form
@@ -84,8 +86,17 @@ def base_of(kind: Any) -> Any:
     )
 
 
+def is_students(kind: type) -> bool:
+    """Whether the notebook or one of the student's own modules defines the class."""
+    name = kind.__module__
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return name == "__main__" or (isinstance(file, str) and is_own(name, file))
+
+
 def is_extended(obj: Any) -> bool:
     kind: Any = type(obj)
+    if not is_students(kind):
+        return False
     base = base_of(kind)
     pickling = next((one for one in kind.__mro__ if not _PICKLING.isdisjoint(vars(one))), object)
     if base is kind or pickling is object or pickling not in base.__mro__ or kind in copyreg.dispatch_table:
