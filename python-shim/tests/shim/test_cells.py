@@ -230,7 +230,7 @@ def test_state_that_cannot_travel_is_named(baton: Baton) -> None:
 
 
 LIARS = {
-    "new": "class H:\n    def __new__(cls, *a): return object.__new__(cls) if a else a[0]\nx = H(1)",
+    "new": "class H:\n    def __new__(cls, *a): return object.__new__(cls) if a else a[0]\n    def __getnewargs__(self): return ()\nx = H(1)",
     "set": "class H:\n    def __setstate__(self, state): raise ValueError('no state')\nx = H(); x.a = 1",
     "reduce": "def f(): raise KeyError('built')\nclass H:\n    def __reduce__(self): return f, ()\nx = H()",
 }
