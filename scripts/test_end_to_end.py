@@ -2,7 +2,7 @@
 
 If root runs this, an ordinary user runs the tests, as most people who use Baton are one. Root itself runs only those
 that nobody else can (marker `root`), those that change files of the repository (`owner`), and those of the sandbox,
-which both run (`every_user`).
+which both run (`every_user`). Tests that compare times (`alone`) run first, with nothing beside them.
 
 An ordinary user who runs this runs everything; pytest's summary lists what only root can test.
 """
@@ -22,7 +22,8 @@ from end_to_end.gpu_programs import MACHINE, gpu_machine  # noqa: E402
 from end_to_end.restricted import USER, as_ordinary_user  # noqa: E402
 
 SELECTED = "not gpu and not cuda_libraries"
-OF_ROOT = f"{SELECTED} and (root or owner or every_user)"
+OF_ROOT = f"{SELECTED} and (root or owner or every_user) and not alone"
+ALONE = f"{SELECTED} and alone"
 OF_OTHERS = f"{SELECTED} and not root and not owner"
 # The tests of whole systems wait a lot, so three processes suit two processors. They run in the order of the folder,
 # because the longest files have a single test and would come last.
@@ -35,8 +36,8 @@ OK, NO_TESTS = 0, 5
 def main() -> int:
     if os.geteuid() != 0:
         return pytest([], SELECTED)
-    statuses = [pytest([], OF_ROOT), as_other_user(OF_OTHERS)]
-    # The arguments may select no tests of one of them.
+    statuses = [pytest([], ALONE, "-n", "0"), pytest([], OF_ROOT), as_other_user(OF_OTHERS)]
+    # The arguments may select no tests of some of them.
     failed = [status for status in statuses if status not in (OK, NO_TESTS)]
     return 1 if failed else min(statuses)
 
@@ -50,10 +51,10 @@ def as_other_user(selected: str) -> int:
         return pytest([*as_ordinary_user(Path(folder)), "env", f"{MACHINE}={gpu_machine()}"], selected)
 
 
-def pytest(prefix: list[str], selected: str) -> int:
+def pytest(prefix: list[str], selected: str, *options: str) -> int:
     print(f"As {'an ordinary user' if prefix or os.geteuid() else 'root'}: {selected}", flush=True)
     tests = [] if any(Path(argument.partition("::")[0]).exists() for argument in sys.argv[1:]) else ["tests"]
-    command = [sys.executable, "-m", "pytest", "-m", selected, *PROCESSES, *sys.argv[1:], *tests]
+    command = [sys.executable, "-m", "pytest", "-m", selected, *(options or PROCESSES), *sys.argv[1:], *tests]
     return subprocess.run([*prefix, *command], cwd=ROOT).returncode
 
 

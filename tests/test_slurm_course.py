@@ -18,6 +18,7 @@ from slurm.slurm import is_installed
 
 pytestmark = [
     pytest.mark.root("start slurmd"),
+    pytest.mark.alone,
     pytest.mark.skipif(not is_installed(), reason="NOT TESTED: Slurm (slurm-wlm) is not installed"),
 ]
 
