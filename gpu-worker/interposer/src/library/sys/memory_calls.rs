@@ -39,11 +39,11 @@ wrap! {
     }
 
     fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: usize) |driver| {
-        allocate_in_order(address, bytes, driver::pool_in_use(), Stream(stream), driver)
+        allocate_in_order(address, bytes, None, Stream(stream), driver)
     }
 
     fn cuMemAllocAsync_ptsz(address: *mut u64, bytes: usize, stream: usize) |driver| {
-        allocate_in_order(address, bytes, driver::pool_in_use(), own_default(stream), driver)
+        allocate_in_order(address, bytes, None, own_default(stream), driver)
     }
 
     fn cuMemFree_v2(address: u64) |driver| {
@@ -243,17 +243,18 @@ fn is_ours(is_nonsense: bool) -> bool {
     is_in_use() && !is_nonsense && PROCESS.can_move()
 }
 
-/// Memory that is allocated while a stream is captured belongs to the graph.
+/// Memory that is allocated while a stream is captured belongs to the graph. `pool`: the one that the call names.
 pub(super) fn allocate_in_order(
     address: *mut u64,
     bytes: usize,
-    pool: usize,
+    pool: Option<usize>,
     stream: Stream,
     driver: impl FnOnce() -> Code,
 ) -> Code {
     if !is_ours(address.is_null() || bytes == 0) || PROCESS.captures.has(stream) {
         return driver();
     }
+    let pool = pool.unwrap_or_else(driver::pool_in_use);
     // SAFETY: the caller passes valid arguments, and it is not null.
     unsafe {
         give(

@@ -135,7 +135,7 @@ fn allocate_from(
     driver: impl Fn() -> Code,
 ) -> Code {
     match PROCESS.pools.residency_of(pool) {
-        Residency::Movable => allocate_in_order(address, bytes, pool, stream, driver),
+        Residency::Movable => allocate_in_order(address, bytes, Some(pool), stream, driver),
         // Memory that is allocated in a capture belongs to the graph.
         Residency::Fixed if !PROCESS.captures.has(stream) => fixed(address, bytes as u64, driver),
         Residency::Fixed | Residency::Host => driver(),
