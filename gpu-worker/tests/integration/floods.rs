@@ -38,7 +38,8 @@ for number in range({MESSAGES}):
         except TimeoutError:
             link.socket.settimeout(None)
             {then}
-            open('{path}', 'w').write(str(number))
+            open('{path}.new', 'w').write(str(number))
+            os.rename('{path}.new', '{path}')
     if number == 0:
         link.socket.settimeout(3)
 link.socket.settimeout(None)
