@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from end_to_end import Kernel, Service
 from end_to_end.gpu_programs import gpu_machine
+from end_to_end.restricted import WITHOUT_USER_NAMESPACES
 from end_to_end.service import run_binary
 from end_to_end.waiting import wait_until
 
@@ -116,8 +117,9 @@ def look(machine: Path, place: int) -> int:
 
 def start_worker(service: Service, machine: Path, **environment: str) -> str:
     driver = {"LD_LIBRARY_PATH": str(driver_of(service)), "BATON_TEST_GPU": str(machine / "card")}
-    environment.setdefault("BATON_WORKER_SANDBOX", "none")
-    return service.start_worker(slots=4, BATON_WORKER_CANCEL_GRACE="1s", **driver, **environment)
+    sandbox = environment.setdefault("BATON_WORKER_SANDBOX", "none")
+    prefix = WITHOUT_USER_NAMESPACES if sandbox == "landlock" else []
+    return service.start_worker(slots=4, prefix=prefix, BATON_WORKER_CANCEL_GRACE="1s", **driver, **environment)
 
 
 @pytest.fixture
@@ -153,7 +155,7 @@ def notebook(
     return lambda: service.kernel(new_kernel, folder=machine)
 
 
-IN_ANY_SANDBOX = pytest.mark.parametrize("start", ["none-forked", "bubblewrap-forked", "bubblewrap-fresh"])
+IN_ANY_SANDBOX = pytest.mark.parametrize("start", ["none-forked", "bubblewrap-forked", "bubblewrap-fresh", "landlock-forked"])
 
 
 @IN_ANY_SANDBOX

@@ -273,7 +273,7 @@ def sleepers(number: int) -> int:
 
 
 OF_ITS_OWN = """
-import os, pathlib, resource, stat, subprocess
+import os, pathlib, resource, stat, subprocess, threading
 
 def refused(attempt, *arguments):
     try:
@@ -292,6 +292,10 @@ limits = resource.prlimit(child.pid, resource.RLIMIT_CORE, (0, 0))
 nice = os.getpriority(os.PRIO_PROCESS, child.pid)
 child.kill()
 child.wait()
+with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as name:
+    name.write("mine")
+named = open("/proc/thread-self/comm").read()
+name_of_another = refused(open, f"/proc/{os.getppid()}/comm", "w")
 everybody = refused(os.setpriority, os.PRIO_USER, 0, os.getpriority(os.PRIO_PROCESS, 0))
 owner = refused(os.chown, "program", os.getuid(), -1)
 attribute = refused(os.setxattr, "program", "user.x", b"1")
@@ -308,6 +312,8 @@ def test_under_landlock_a_cell_changes_what_is_its_own(new_kernel: Callable[...,
         # With the set-ID bits, the program would run as the worker's user, whoever starts it.
         assert kernel.evaluate("mode, nice") == ("0o755", 5)
         assert kernel.evaluate("everybody, owner, attribute") == ("PermissionError", "PermissionError", "OSError")
+        # CUDA names its threads.
+        assert kernel.evaluate("named, name_of_another") == ("mine\n", "PermissionError")
         kernel.shutdown()
     finally:
         left = service.close()

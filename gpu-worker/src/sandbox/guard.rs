@@ -6,6 +6,7 @@
 //! * Modes and times of files: a session may change them only in its own folders.
 //! * Local sockets with a path: a session may connect to those in its own folders, and to the GPU's services.
 //! * Files in `/dev/shm`: each session has a folder of its own, whose files it finds under names in `/dev/shm`.
+//! * Names of threads: a process may write those of its own threads in `/proc`, where it may write nothing else.
 //! * Scheduling and limits: a process may change its own and those of its children.
 //!
 //! In: a system call that waits. Out: its result. The worker does what it allows itself, with the file that it has
@@ -127,7 +128,9 @@ impl Guard {
             Err(error) => refusal(&error),
         };
         let answer = match &call.about {
-            About::Open(path, flags) => self.open_shared_memory(thread, path, *flags)?,
+            About::Open(path, flags) => self
+                .open_shared_memory(thread, path, *flags)
+                .or_else(|| open_thread_name(thread, path, *flags, still))?,
             About::Removal(path, None) => {
                 let name = self.name_in_shared_memory(thread, path)?;
                 let removed = unlinkat(&self.shared_memory, &*name, UnlinkatFlags::NoRemoveDir);
@@ -303,6 +306,37 @@ impl Guard {
             false => Err(Errno::EACCES.into()),
         }
     }
+}
+
+/// Opens the name of a thread of the same process for writing. CUDA does not start without naming its threads.
+fn open_thread_name(
+    thread: i32,
+    path: &PathOf,
+    flags: FlagsOf,
+    still: Still<'_>,
+) -> Option<Answer> {
+    let FlagsOf::Known { flags, .. } = flags else {
+        return None;
+    };
+    if flags & libc::O_ACCMODE == libc::O_RDONLY {
+        return None;
+    }
+    let path = String::from_utf8(read_text(thread, path.address)?).ok()?;
+    let number = path
+        .strip_prefix("/proc/self/task/")?
+        .strip_suffix("/comm")?;
+    let process = processes::process_of(thread)?;
+    // The system finds only threads of this process here.
+    let path = format!("/proc/{process}/task/{}/comm", number.parse::<u32>().ok()?);
+    let access = OFlag::from_bits_truncate(flags & libc::O_ACCMODE) | OFlag::O_CLOEXEC;
+    let opened = open(&*path, access, Mode::empty()).map_err(io::Error::from);
+    Some(match still().and(opened) {
+        Ok(file) => Answer::Give {
+            file,
+            closes_on_exec: flags & libc::O_CLOEXEC != 0,
+        },
+        Err(error) => refusal(&error),
+    })
 }
 
 fn is_in(folders: &[PathBuf], file: &OwnedFd) -> io::Result<bool> {

@@ -19,7 +19,9 @@ use engine::Work;
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
+    fs::File,
     mem::ManuallyDrop,
+    path::Path,
     sync::{
         Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst},
@@ -41,6 +43,7 @@ pub(crate) const ILLEGAL_STATE: Code = 401;
 pub(crate) const NOT_FOUND: Code = 500;
 pub(crate) const NOT_READY: Code = 600;
 pub(crate) const ILLEGAL_ADDRESS: Code = 700;
+pub(crate) const OPERATING_SYSTEM: Code = 304;
 pub(crate) const CONTEXT_IS_DESTROYED: Code = 709;
 pub(crate) const NOT_SUPPORTED: Code = 801;
 pub(crate) const CAPTURE_UNSUPPORTED: Code = 900;
@@ -76,6 +79,9 @@ pub(crate) fn initialize() -> Code {
         owner if owner != std::process::id() => return NOT_INITIALIZED,
         _ => {}
     }
+    if !can_name_threads() {
+        return OPERATING_SYSTEM;
+    }
     match card::open() {
         Ok(()) => {
             sys::notice_forks();
@@ -84,6 +90,13 @@ pub(crate) fn initialize() -> Code {
         }
         Err(_) => 100,
     }
+}
+
+/// Seen with version 580 of the driver: it names a thread of its own, and does not start if that fails.
+fn can_name_threads() -> bool {
+    let thread = std::fs::read_link("/proc/thread-self").unwrap_or_default();
+    let number = thread.file_name().unwrap_or_default();
+    File::create(Path::new("/proc/self/task").join(number).join("comm")).is_ok()
 }
 
 /// Requested faults, from `NAME:N:CODE,…`.
