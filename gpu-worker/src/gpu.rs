@@ -293,10 +293,11 @@ struct Room {
 }
 
 impl Room {
-    /// Asks for more room than before, which was not enough. Returns `false` if no session can make room.
-    async fn more(&mut self) -> bool {
+    /// Asks for this many bytes more than before, which was not enough. Returns `false` if no session can make room.
+    async fn more(&mut self, bytes: u64) -> bool {
         let (answer, answered) = oneshot::channel();
-        let _ = self.requests.send(Request::MakeRoom(self.token, answer));
+        let request = Request::MakeRoom(self.token, bytes, answer);
+        let _ = self.requests.send(request);
         answered.await.unwrap_or(false)
     }
 }

@@ -37,7 +37,7 @@ pub(super) enum Request {
     TellUsage(Token, oneshot::Sender<Usage>),
     TellProcess(Token, oneshot::Sender<Option<Lone>>),
     Vacated(Lone),
-    MakeRoom(Token, oneshot::Sender<bool>),
+    MakeRoom(Token, u64, oneshot::Sender<bool>),
     LeaveRoom(Token),
     TellProcesses(oneshot::Sender<Vec<Pid>>),
     HostHas(HostRoom),
@@ -182,7 +182,7 @@ impl Arbitration {
             Request::TellProcess(token, answer) => {
                 let _ = answer.send(self.lone_process(token));
             }
-            Request::MakeRoom(token, answer) => self.make_room(token, answer),
+            Request::MakeRoom(token, more, answer) => self.make_room(token, more, answer),
             Request::LeaveRoom(token) => self.leave_room(token),
             Request::TellProcesses(answer) => {
                 let processes = self.processes.values().map(|one| one.process);

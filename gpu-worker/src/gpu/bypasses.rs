@@ -33,7 +33,7 @@ pub(super) async fn watch(gpu: Option<Monitored>, requests: mpsc::UnboundedSende
             return;
         };
         let connected: HashSet<Pid> = connected.into_iter().collect();
-        let with_context: HashSet<Pid> = gpu.processes().into_iter().collect();
+        let with_context: HashSet<Pid> = gpu.processes().into_keys().collect();
         known.retain(|process| connected.contains(process) || with_context.contains(process));
         known.extend(&connected);
         let strangers: HashSet<Pid> = with_context.difference(&known).copied().collect();

@@ -13,7 +13,10 @@ use baton_protocol::{
     worker::{GpuLoad, SessionLoad},
 };
 use nix::unistd::Pid;
-use nvml_wrapper::{Device, Nvml, enums::device::UsedGpuMemory, error::NvmlError};
+use nvml_wrapper::{
+    Device, Nvml, enums::device::UsedGpuMemory, error::NvmlError,
+    struct_wrappers::device::ProcessInfo,
+};
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::{OsStr, OsString},
@@ -33,13 +36,17 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// How long a driver may take to wake its GPUs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long to wait for a new reading.
+const NEW_READING: Duration = Duration::from_secs(10);
+
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reading {
     pub gpus: Vec<GpuLoad>,
     /// In the same order.
     pub hardware: Vec<Hardware>,
-    /// In the same order: the processes that have a context.
-    pub processes: Vec<Vec<Pid>>,
+    /// In the same order: the processes that have a context, and how many bytes each has; `None` if the driver does
+    /// not report that.
+    pub processes: Vec<HashMap<Pid, Option<u64>>>,
     /// In the same order; unknown if the driver does not report it.
     pub capabilities: Vec<Option<ComputeCapability>>,
     /// The driver's version.
@@ -78,12 +85,27 @@ impl Monitored {
         self.asked(|gpu| gpu.memory_total_bytes.saturating_sub(gpu.memory_used_bytes))
     }
 
-    /// The processes that have a context on it.
-    pub(super) fn processes(&self) -> Vec<Pid> {
+    /// The processes that have a context on it, and how many bytes each has; see [`Reading::processes`].
+    pub(super) fn processes(&self) -> HashMap<Pid, Option<u64>> {
         let reading = self.reading.borrow();
         let place = self.place_in(&reading);
         let processes = place.and_then(|place| reading.processes.get(place));
         processes.cloned().unwrap_or_default()
+    }
+
+    /// Waits for a reading that began after this call.
+    pub(super) async fn read_anew(&self) {
+        let mut reading = self.reading.clone();
+        let two_more = async {
+            // The next one may have begun before.
+            for _ in 0..2 {
+                reading.mark_unchanged();
+                let _ = reading.changed().await;
+            }
+        };
+        if timeout(NEW_READING, two_more).await.is_err() {
+            tracing::warn!("The driver's monitoring does not answer");
+        }
     }
 
     fn asked(&self, what: impl FnOnce(&GpuLoad) -> u64) -> Option<u64> {
@@ -294,10 +316,16 @@ fn load(index: u32, device: &Device<'_>) -> Result<GpuLoad, NvmlError> {
 }
 
 /// The driver does not report processes in other namespaces.
-fn with_context(device: &Device<'_>) -> Vec<Pid> {
+fn with_context(device: &Device<'_>) -> HashMap<Pid, Option<u64>> {
     let all = device.running_compute_processes().unwrap_or_default();
-    let numbers = all.into_iter().map(|process| process.pid.cast_signed());
-    numbers.map(Pid::from_raw).collect()
+    let one = |process: ProcessInfo| {
+        let bytes = match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        };
+        (Pid::from_raw(process.pid.cast_signed()), bytes)
+    };
+    all.into_iter().map(one).collect()
 }
 
 /// Memory and load of the processes of this worker's sessions. The driver does not report processes in other

@@ -2,9 +2,7 @@
 
 use super::{
     Admission, CUDA_VISIBLE_DEVICES, Cell, Gpu, Hardware, HostRoom, Listener, Lone, Monitored,
-    Token, Usage,
-    program::ProgramError,
-    sleep::{Sleeper, Woken},
+    Token, Usage, program::ProgramError, sleep::Sleeper,
 };
 use baton_interposer::wire::{DEVICE, SOCKET, TOKEN};
 use baton_jupyter_wire::folder::{FolderError, PrivateFolder};
@@ -27,6 +25,14 @@ const OWN_SOCKET: &str = "gpu";
 
 const NO_ROOM: &str = "other sessions make no room";
 
+/// What a process is assumed to have on the GPU besides memory that can move, if the driver does not report it: one
+/// part in this many of the GPU, but at most this many bytes.
+const UNKNOWN_PART: u64 = 8;
+const UNKNOWN_BYTES: u64 = 1 << 30;
+
+/// A process gets this part more when it returns to the GPU, because its return must not fail.
+const SPARE_PART: u64 = 4;
+
 /// Sessions share the GPU's memory, so these variables keep libraries from allocating most of it at once.
 const THRIFT: [(&str, &str); 2] = [
     ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),
@@ -39,7 +45,8 @@ pub(crate) struct SharedGpu {
     name: Option<String>,
     /// The driver's name for the GPU, if its monitoring reports it.
     device: Option<String>,
-    hardware: Option<Hardware>,
+    /// The GPU in the driver's monitoring, if that is available.
+    monitored: Option<Monitored>,
     /// How much a session may allocate.
     limit_bytes: Option<u64>,
     /// Set if the driver can take a session off the GPU.
@@ -67,11 +74,10 @@ impl SharedGpu {
     ) -> Result<Arc<Self>, OpenError> {
         let folder = PrivateFolder::create_in(runtime_folder, "gpu")?;
         let device = monitored.as_ref().map(|gpu| gpu.name().to_owned());
-        let hardware = monitored.as_ref().map(|gpu| gpu.hardware().clone());
         Ok(Arc::new(Self {
             device: device.or_else(|| name.clone()),
-            hardware,
-            gpu: Gpu::start(settings, monitored),
+            gpu: Gpu::start(settings, monitored.clone()),
+            monitored,
             name,
             limit_bytes,
             sleeper: OnceLock::new(),
@@ -100,6 +106,26 @@ impl SharedGpu {
     /// How many cells run on the GPU, and how many sessions use it.
     pub(super) fn load(&self) -> (usize, usize) {
         (self.cells.load(Relaxed), self.sessions.load(Relaxed))
+    }
+
+    /// How much room a process needs to return after it has left the GPU. All that can move has left already.
+    async fn bytes_to_return(&self, process: Pid) -> u64 {
+        let Some(monitored) = &self.monitored else {
+            return UNKNOWN_BYTES;
+        };
+        monitored.read_anew().await;
+        let total = monitored.memory_bytes().unwrap_or(u64::MAX);
+        let unknown = (total / UNKNOWN_PART).min(UNKNOWN_BYTES);
+        let known = monitored.processes().get(&process).copied().flatten();
+        let bytes = known.unwrap_or(unknown);
+        bytes + bytes / SPARE_PART
+    }
+
+    /// Whether the driver has this much free memory; `None` if it does not report that.
+    async fn has_free(&self, bytes: u64) -> Option<bool> {
+        let monitored = self.monitored.as_ref()?;
+        monitored.read_anew().await;
+        Some(monitored.free_bytes()? >= bytes)
     }
 
     /// A private folder that is deleted with this value.
@@ -142,21 +168,28 @@ impl SharedGpu {
     }
 }
 
+/// A process that is off the GPU.
+#[derive(Clone, Copy)]
+struct Asleep {
+    process: Lone,
+    /// How much room it needs there.
+    bytes: u64,
+}
+
 /// A session's use of the GPU, until it is dropped.
 pub(crate) struct Membership {
     shared: Arc<SharedGpu>,
     _listener: Listener,
     token: Token,
     released: watch::Receiver<bool>,
-    /// The process, while it is off the GPU.
-    asleep: Option<Lone>,
+    asleep: Option<Asleep>,
     has_cell: AtomicBool,
 }
 
 impl Membership {
     /// The GPU that the session has for as long as it lives.
     pub(super) fn hardware(&self) -> Option<&Hardware> {
-        self.shared.hardware.as_ref()
+        self.shared.monitored.as_ref().map(Monitored::hardware)
     }
 
     /// Takes the session off the GPU, with its context. Returns `false` if that is impossible; the session must
@@ -168,11 +201,12 @@ impl Membership {
         let Some(process) = self.shared.gpu.process(self.token).await else {
             return false;
         };
+        let bytes = self.shared.bytes_to_return(process.pid).await;
         if let Err(error) = sleeper.sleep(process.pid).await {
             tracing::warn!("Failed to move a session off the GPU: {error}");
             return false;
         }
-        self.asleep = Some(process);
+        self.asleep = Some(Asleep { process, bytes });
         self.shared.gpu.vacated(process);
         // After this, a new request to leave is not taken for the old one.
         self.released.wait_for(|released| !released).await.is_ok()
@@ -181,16 +215,22 @@ impl Membership {
     /// Returns the session to the GPU if it is off; others make room. After an error the session must end.
     /// Cancel safe: it can be called again.
     pub(crate) async fn wake(&mut self) -> Result<(), ProgramError> {
-        let (Some(sleeper), Some(process)) = (self.shared.sleeper.get(), self.asleep) else {
+        let (Some(sleeper), Some(asleep)) = (self.shared.sleeper.get(), self.asleep) else {
             return Ok(());
         };
-        let is_there = self.shared.gpu.process(self.token).await == Some(process);
-        let mut room = None;
-        while is_there && sleeper.wake(process.pid).await? == Woken::Full {
-            let room = room.get_or_insert_with(|| self.shared.gpu.room(self.token));
-            if !room.more().await {
-                return Err(ProgramError::Wrong(NO_ROOM.to_owned()));
+        let Asleep { process, bytes } = asleep;
+        if self.shared.gpu.process(self.token).await == Some(process) {
+            let mut room = self.shared.gpu.room(self.token);
+            loop {
+                let is_made = room.more(bytes).await;
+                if self.shared.has_free(bytes).await.unwrap_or(is_made) {
+                    break;
+                }
+                if !is_made {
+                    return Err(ProgramError::Wrong(NO_ROOM.to_owned()));
+                }
             }
+            sleeper.wake(process.pid).await?;
         }
         self.asleep = None;
         Ok(())

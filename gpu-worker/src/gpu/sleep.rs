@@ -30,13 +30,6 @@ pub(super) struct Sleeper {
     program: Mutex<Option<Program>>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Woken {
-    Yes,
-    /// The GPU has no room for what it needs.
-    Full,
-}
-
 impl Sleeper {
     pub(super) fn new(baton: &Path) -> Self {
         Self {
@@ -47,20 +40,16 @@ impl Sleeper {
 
     /// Its calls to the driver wait until it is woken.
     pub(super) async fn sleep(&self, process: Pid) -> Result<(), ProgramError> {
-        match self.ask(program::SLEEP, process).await? {
-            Woken::Yes => Ok(()),
-            Woken::Full => Err(ProgramError::Wrong(
-                "the driver is out of memory".to_owned(),
-            )),
-        }
+        self.ask(program::SLEEP, process).await
     }
 
-    /// To be repeated while there is no room, or if an earlier call was dropped before its answer.
-    pub(super) async fn wake(&self, process: Pid) -> Result<Woken, ProgramError> {
+    /// There must be room: a process whose return fails cannot return later, whatever has become free by then. To be
+    /// repeated if an earlier call was dropped before its answer.
+    pub(super) async fn wake(&self, process: Pid) -> Result<(), ProgramError> {
         self.ask(program::WAKE, process).await
     }
 
-    async fn ask(&self, verb: &str, process: Pid) -> Result<Woken, ProgramError> {
+    async fn ask(&self, verb: &str, process: Pid) -> Result<(), ProgramError> {
         let late = |_| {
             ProgramError::Wrong(format!(
                 "the driver took longer than {} s",
@@ -72,20 +61,18 @@ impl Sleeper {
             .map_err(late)?
     }
 
-    async fn converse(&self, question: &str) -> Result<Woken, ProgramError> {
+    async fn converse(&self, question: &str) -> Result<(), ProgramError> {
         let mut place = self.program.lock().await;
         // A program that failed, or whose answer was not awaited, is not used again.
         let mut program = match place.take() {
             Some(program) => program,
             None => self.start()?,
         };
-        let woken = match program.ask(question).await? {
-            answer if answer == program::DONE => Woken::Yes,
-            answer if answer == program::FULL => Woken::Full,
+        match program.ask(question).await? {
+            answer if answer == program::DONE => *place = Some(program),
             answer => return Err(ProgramError::Wrong(answer)),
-        };
-        *place = Some(program);
-        Ok(woken)
+        }
+        Ok(())
     }
 
     fn start(&self) -> std::io::Result<Program> {
@@ -114,14 +101,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let started = folder.path().join("started");
         let text = format!(
-            "echo >> {}; while read verb one; do case $one in 6) echo full;; 7) echo done;; *) echo cuInit answered 100;; esac; done",
+            "echo >> {}; while read verb one; do case $one in 7) echo done;; *) echo cuInit answered 100;; esac; done",
             started.display()
         );
         let sleeper = sleeper(folder.path(), &text);
-        let [large, good, bad] = [6, 7, 8].map(Pid::from_raw);
+        let [good, bad] = [7, 8].map(Pid::from_raw);
         sleeper.sleep(good).await.unwrap();
-        assert_eq!(sleeper.wake(large).await.unwrap(), Woken::Full);
-        assert_eq!(sleeper.wake(good).await.unwrap(), Woken::Yes);
+        sleeper.wake(good).await.unwrap();
         let error = sleeper.wake(bad).await.unwrap_err().to_string();
         assert_eq!(error, "cuInit answered 100");
         sleeper.sleep(good).await.unwrap();

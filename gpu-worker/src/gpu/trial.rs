@@ -11,7 +11,7 @@ use super::{
     Cell,
     program::{Program, ProgramError},
     shared::{Membership, OpenError, SharedGpu},
-    sleep::{Sleeper, Woken},
+    sleep::Sleeper,
 };
 use baton_scheduling::arbiter::{Memory, Settings, UserId};
 use nix::unistd::Pid;
@@ -103,12 +103,8 @@ async fn take_turns(
 async fn sleep(sleeper: &Sleeper, member: &mut Member) -> Result<(), TrialError> {
     let process = member.program.pid().unwrap_or(Pid::from_raw(0));
     sleeper.sleep(process).await?;
-    match sleeper.wake(process).await? {
-        Woken::Yes => member.compute().await,
-        Woken::Full => {
-            Err(ProgramError::Wrong("there was no room to return to the GPU".to_owned()).into())
-        }
-    }
+    sleeper.wake(process).await?;
+    member.compute().await
 }
 
 /// A program that stands for a session with one process.

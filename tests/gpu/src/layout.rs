@@ -36,6 +36,8 @@ pub const FIRST_STATE: usize = FIRST_PROCESS + SLOTS;
 pub const RUNNING: u64 = 0;
 pub const LOCKED: u64 = 1;
 pub const CHECKPOINTED: u64 = 2;
+/// Off the card for good, because a restore has failed. The driver calls this state a checkpoint, too.
+pub const NOT_RESTORED: u64 = 3;
 
 /// While this is not 0, kernels of the name `held` do not end.
 pub const HELD: usize = FIRST_STATE + SLOTS;

@@ -10,9 +10,6 @@ use tokio::sync::oneshot;
 /// Marks the ids of the arbiter's sessions that stand for rooms.
 const ROOM: SessionId = 1 << 62;
 
-/// A room grows by one part in this many of the GPU with each request.
-const PART: u64 = 20;
-
 #[derive(Debug, Default)]
 pub(super) struct Rooms {
     count: u64,
@@ -52,14 +49,14 @@ impl Rooms {
 }
 
 impl Arbitration {
-    /// Asks for a larger room than before, which was not enough.
-    pub(super) fn make_room(&mut self, token: Token, answer: oneshot::Sender<bool>) {
+    /// Asks for a room that is larger by `more` bytes than before, which was not enough.
+    pub(super) fn make_room(&mut self, token: Token, more: u64, answer: oneshot::Sender<bool>) {
         let session = self.rooms.of(token).unwrap_or_else(|| {
             self.rooms.count += 1;
             ROOM | self.rooms.count
         });
         let before = self.rooms.bytes(session);
-        let bytes = before + self.usable_bytes / PART;
+        let bytes = before + more;
         let room = Room {
             token,
             bytes,

@@ -2,7 +2,7 @@
 
 use super::super::{
     program::answer_lines,
-    sys::driver::{Driver, DriverError, OUT_OF_MEMORY, State},
+    sys::driver::{Driver, DriverError, State},
 };
 use std::{io, time::Duration};
 
@@ -10,8 +10,6 @@ pub(super) const SLEEP: &str = "sleep";
 pub(super) const WAKE: &str = "wake";
 /// The answer when everything was done.
 pub(super) const DONE: &str = "done";
-/// The answer when there is no room on the GPU.
-pub(super) const FULL: &str = "full";
 
 /// How long the work that a process has submitted may take. Sessions sleep when they have nothing to do.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -24,10 +22,6 @@ pub fn run() -> io::Result<()> {
     let mut place = None;
     answer_lines(|line| match answer(&mut place, line) {
         Ok(()) => DONE.to_owned(),
-        Err(DriverError::Refused {
-            code: OUT_OF_MEMORY,
-            ..
-        }) => FULL.to_owned(),
         Err(error) => error.to_string(),
     })
 }

@@ -24,8 +24,6 @@ const CHECKPOINTS: c_int = 12080;
 /// In each block.
 const THREADS: u32 = 256;
 
-pub(in crate::gpu) const OUT_OF_MEMORY: Code = sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as Code;
-
 #[derive(Debug, thiserror::Error)]
 pub(in crate::gpu) enum DriverError {
     #[error("the CUDA driver cannot be loaded: {0}")]

@@ -4,10 +4,10 @@
 //! memory of a dead process is noticed and reclaimed.
 
 use crate::{
-    Code, ILLEGAL_STATE, INVALID_VALUE, NOT_READY, OUT_OF_MEMORY, host,
+    Code, ILLEGAL_STATE, INVALID_VALUE, NOT_READY, OPERATING_SYSTEM, OUT_OF_MEMORY, host,
     layout::{
         ALIVE, CHECKPOINTED, CODE, CONTEXT, COPIED, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, HELD,
-        KERNELS, LEDGER, LOCKED, LOST, MEMORY, OVERLAPS, PINNED, PROCESSORS, RUNNING, SLOTS, STALE,
+        KERNELS, LEDGER, LOCKED, LOST, MEMORY, NOT_RESTORED, OVERLAPS, PINNED, PROCESSORS, RUNNING, SLOTS, STALE,
         UUID, WAITING, card_at,
     },
     lock,
@@ -174,15 +174,24 @@ impl Card {
         let slot = self.slot_of(process).ok_or(INVALID_VALUE)?;
         let _held = self.hold(&self.ledger, LEDGER);
         let bytes = self.numbers[FIRST_SLOT + 2 * slot].load(SeqCst);
-        match self.used_bytes() + bytes <= self.total_bytes() {
-            true => self.change(slot, CHECKPOINTED, LOCKED),
-            false => Err(OUT_OF_MEMORY),
+        let state = &self.numbers[FIRST_STATE + slot];
+        // Seen with version 580 of the driver: after a restore that found no room, no other succeeds.
+        if state.load(SeqCst) == NOT_RESTORED {
+            return Err(OPERATING_SYSTEM);
         }
+        if self.used_bytes() + bytes > self.total_bytes() {
+            state.store(NOT_RESTORED, SeqCst);
+            return Err(OUT_OF_MEMORY);
+        }
+        self.change(slot, CHECKPOINTED, LOCKED)
     }
 
     pub(crate) fn state_of(&self, process: u64) -> Result<u64, Code> {
         let slot = self.slot_of(process).ok_or(INVALID_VALUE)?;
-        Ok(self.numbers[FIRST_STATE + slot].load(SeqCst))
+        match self.numbers[FIRST_STATE + slot].load(SeqCst) {
+            NOT_RESTORED => Ok(CHECKPOINTED),
+            state => Ok(state),
+        }
     }
 
     fn change(&self, slot: usize, from: u64, to: u64) -> Result<(), Code> {
@@ -243,7 +252,9 @@ impl Card {
 
     /// Memory that live processes use.
     fn used_bytes(&self) -> u64 {
-        let is_off = |slot: usize| self.numbers[FIRST_STATE + slot].load(SeqCst) == CHECKPOINTED;
+        let is_off = |slot: usize| {
+            matches!(self.numbers[FIRST_STATE + slot].load(SeqCst), CHECKPOINTED | NOT_RESTORED)
+        };
         let has = |slot: usize| match self.numbers[FIRST_SLOT + 2 * slot].load(SeqCst) {
             0 => 0,
             _ if is_off(slot) => 0,

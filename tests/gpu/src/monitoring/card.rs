@@ -2,7 +2,7 @@
 
 use crate::{
     layout::{
-        ALIVE, CHECKPOINTED, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, LOST, MEMORY, SLICES, SLOTS,
+        ALIVE, CHECKPOINTED, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, LOST, MEMORY, NOT_RESTORED, SLICES, SLOTS,
         card_at,
     },
     locks::is_locked,
@@ -47,7 +47,8 @@ impl Card {
             bytes: number(FIRST_SLOT + 2 * slot),
             computes: number(FIRST_SLOT + 2 * slot + 1) > 0,
         };
-        let is_there = |slot: &&usize| number(FIRST_STATE + **slot) != CHECKPOINTED;
+        let is_there =
+            |slot: &&usize| !matches!(number(FIRST_STATE + **slot), CHECKPOINTED | NOT_RESTORED);
         Ok(Self {
             total_bytes: number(MEMORY),
             lost: number(LOST) as c_int,
