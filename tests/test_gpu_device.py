@@ -5,10 +5,13 @@ Only libcuda is needed, which comes with the driver; no framework has to be inst
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
 from end_to_end import Kernel, Service
+from end_to_end.restricted import WITHOUT_USER_NAMESPACES
 
 pytestmark = pytest.mark.gpu
 
@@ -120,9 +123,13 @@ CARD_BYTES = "import card\nsize = card.card_bytes() * {percent} // 100 // card.P
 
 @pytest.fixture
 def notebook(service: Service, new_kernel: Callable[..., Kernel]) -> Callable[[], Kernel]:
+    return notebooks(service, new_kernel)
+
+
+def notebooks(service: Service, new_kernel: Callable[..., Kernel], **settings: str) -> Callable[[], Kernel]:
     """On a worker with the default sandbox."""
     service.start_broker()
-    service.start_worker(slots=2)
+    service.start_worker(slots=2, **settings)
     assert "Sessions time-share this machine's GPU" in service.log("worker-0")
     folder = service.place.work / "gpu"
     folder.mkdir()
@@ -155,3 +162,97 @@ def test_what_a_session_left_on_the_card_is_not_found_by_the_next(notebook: Call
     second.gpu(f"{CARD_BYTES.format(percent=90)}\naddress = card.allocate(size)", seconds=60).ok()
     second.gpu(f"seen = card.is_left_there(address, size, {pattern})", seconds=120).ok()
     assert second.evaluate("seen") is False
+
+
+@pytest.mark.timeout(120)
+def test_a_session_under_landlock_copies_to_the_gpu_and_back(
+    service: Service, new_kernel: Callable[..., Kernel]
+) -> None:
+    service.start_broker()
+    service.start_worker(prefix=WITHOUT_USER_NAMESPACES, BATON_WORKER_SANDBOX="landlock")
+    kernel = service.kernel(new_kernel)
+    kernel.run("data = bytes(range(256)) * 4096").ok()
+    kernel.gpu(f"{COPY_ON_DEVICE}\nback = there_and_back(data)\ndel cuda", seconds=60).ok()
+    assert kernel.evaluate("back == data") is True
+
+
+SHOWN = """
+import os
+import subprocess
+
+import pynvml
+
+address = card.allocate(64 << 20)
+pynvml.nvmlInit()
+gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+memory = pynvml.nvmlDeviceGetMemoryInfo(gpu)
+processes = pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)
+by_pynvml = memory.total >> 20, memory.used >> 20, [(one.pid, one.usedGpuMemory >> 20) for one in processes]
+mine = os.getpid()
+
+
+def asked(what):
+    command = ["nvidia-smi", f"--query-{what}", "--format=csv,noheader,nounits"]
+    rows = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    return [list(map(int, row.split(","))) for row in rows]
+
+
+((total, used),) = asked("gpu=memory.total,memory.used")
+by_nvidia_smi = total, used, [tuple(row) for row in asked("compute-apps=pid,used_memory")]
+del pynvml, gpu, memory, processes
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_session_is_shown_its_own_memory_and_processes(
+    service: Service, new_kernel: Callable[..., Kernel]
+) -> None:
+    notebook = notebooks(service, new_kernel, BATON_WORKER_GPU_MEMORY="8GiB")
+    first, second = notebook(), notebook()
+    second.gpu("import card\naddress = card.allocate(512 << 20)", seconds=60).ok()
+    first.gpu(f"import card\n{SHOWN}", seconds=60).ok()
+    assert first.evaluate("by_pynvml") == first.evaluate("(8 << 10, 64, [(mine, 64)])")
+    # The driver itself reports the memory of its processes, contexts included.
+    assert first.evaluate("(*by_nvidia_smi[:2], [pid for pid, _ in by_nvidia_smi[2]])") == first.evaluate(
+        "(8 << 10, 64, [mine])"
+    )
+
+
+FILL = """
+import ctypes
+import sys
+
+cuda, free, total = ctypes.CDLL("libcuda.so.1"), ctypes.c_size_t(), ctypes.c_size_t()
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+for part in (1 << 30, 64 << 20, 4 << 20):
+    while True:
+        assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+        if free.value < part + int(sys.argv[1]):
+            break
+        assert cuda.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(part)) == 0
+print("full", flush=True)
+sys.stdin.read()
+"""
+LEFT_BYTES = 192 << 20
+"""Less than a context takes."""
+
+
+@pytest.mark.timeout(180)
+def test_sessions_take_turns_on_a_gpu_with_room_for_one_context(notebook: Callable[[], Kernel]) -> None:
+    """Another program fills the GPU, so that a session without a cell has to leave it completely."""
+    first, second = notebook(), notebook()
+    hold = "import card\naddress = card.allocate(card.PART)\ncard.fill(address, card.PART, {})"
+    first.gpu(hold.format(1), seconds=60).ok()
+    with subprocess.Popen(
+        [sys.executable, "-c", FILL, str(LEFT_BYTES)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout and other.stdin
+        assert other.stdout.readline() == "full\n"
+        second.gpu(hold.format(2), seconds=60).ok()
+        for number, kernel in enumerate((first, second), 1):
+            kernel.gpu(f"right = card.is_filled(address, card.PART, {number})", seconds=60).ok()
+            assert kernel.evaluate("right") is True
+        other.stdin.close()

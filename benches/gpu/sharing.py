@@ -30,9 +30,10 @@ from end_to_end.timeshare import Timeshare, timeshare  # isort: skip
 PROGRAMS = {"small_50": (0.45, 0.5), "small_90": (0.45, 0.9), "big_50": (0.956, 0.5), "big_90": (0.956, 0.9)}
 QUANTA_S = (20, 5)
 CALIBRATION_PASSES = 20
-# Two programs in turns compared with one after the other; one alone in turns compared with alone.
+# Two programs in turns compared with one after the other; one alone in turns compared with alone. In one phase, 0.75 is
+# the least possible for programs that spend half of their time on the GPU: it is used by one after the other.
 TARGETS = {
-    ("small_50", "in turns, as cells"): 0.67,
+    ("small_50", "in turns, as cells"): 0.77,
     ("big_50", "in turns of 20 s"): 0.79,
     ("big_50", "in turns of 5 s"): 0.90,
     ("big_90", "in turns of 20 s"): 1.02,
