@@ -204,9 +204,7 @@ del pynvml, gpu, memory, processes
 
 
 @pytest.mark.timeout(120)
-def test_a_session_is_shown_its_own_memory_and_processes(
-    service: Service, new_kernel: Callable[..., Kernel]
-) -> None:
+def test_a_session_is_shown_its_own_memory_and_processes(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     notebook = notebooks(service, new_kernel, BATON_WORKER_GPU_MEMORY="8GiB")
     first, second = notebook(), notebook()
     second.gpu("import card\naddress = card.allocate(512 << 20)", seconds=60).ok()

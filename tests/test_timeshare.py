@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import struct
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from end_to_end import Kernel, Service
 from end_to_end.gpu_programs import gpu_machine
 from end_to_end.restricted import WITHOUT_USER_NAMESPACES
-from end_to_end.service import run_binary
+from end_to_end.service import BINARY, run_binary
 from end_to_end.waiting import wait_until
 
 CARD_MIB = 64
@@ -155,7 +157,9 @@ def notebook(
     return lambda: service.kernel(new_kernel, folder=machine)
 
 
-IN_ANY_SANDBOX = pytest.mark.parametrize("start", ["none-forked", "bubblewrap-forked", "bubblewrap-fresh", "landlock-forked"])
+IN_ANY_SANDBOX = pytest.mark.parametrize(
+    "start", ["none-forked", "bubblewrap-forked", "bubblewrap-fresh", "landlock-forked"]
+)
 
 
 @IN_ANY_SANDBOX
@@ -441,3 +445,20 @@ def test_sessions_are_told_where_the_server_of_mps_is_and_its_end_is_said(
         result = cell.finish()
         assert result.reply["status"] == "ok" or "Your variables are as they were" in result.reply["evalue"]
         assert kernel.gpu("len(x)").ok().value == "3"
+
+
+def test_a_worker_and_the_doctor_say_that_cuda_does_not_start_in_sessions(service: Service) -> None:
+    """A machine with the device file of a GPU, but without the driver's library."""
+    device = service.place.folder / "nvidia0"
+    device.touch()
+    machine = ["bwrap", "--bind", "/", "/", "--dev", "/dev", "--ro-bind", str(device), "/dev/nvidia0"]
+    prefix = [*machine, "--die-with-parent", "--"]
+    said = (
+        "CUDA does not start in sessions here, so %%gpu cells find no GPU: libcuda.so.1: cannot open shared object file"
+    )
+    service.start_broker()
+    service.start_worker(prefix=prefix, BATON_WORKER_SANDBOX="none", BATON_WORKER_PYTHON=sys.executable)
+    assert said in service.log("worker-0")
+    doctor = [*prefix, BINARY, "doctor", "--json"]
+    found = subprocess.run(doctor, env=service.environment, stdout=subprocess.PIPE, text=True, timeout=60)
+    assert [one["ok"] for one in json.loads(found.stdout) if said in one["what"]] == [False]

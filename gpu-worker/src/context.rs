@@ -5,12 +5,13 @@ use crate::{
     environments::Environments,
     gpu::{Reading, Sharing},
     life_end::LifeEnd,
+    messages,
     mirror::SessionMirror,
     sandbox::Sandbox,
     session::{Session, StartError, StartRequest, Zygote, Zygotes, start},
     transfer::Access,
 };
-use baton_protocol::{Cell, NotebookId, Submission};
+use baton_protocol::{Cell, NotebookId, Submission, shim::Hello};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -110,32 +111,35 @@ impl Context {
         let sandbox = self.sandbox.as_deref();
         self.zygotes.begin(python).await;
         let start = |zygote| try_a_session(&self.config, python, &self.sharing, sandbox, zygote);
-        let Some(zygote) = self.zygotes.warm(python).await else {
-            return start(None).await;
+        let hello = match self.zygotes.warm(python).await {
+            None => start(None).await?,
+            Some(zygote) => match start(Some(zygote)).await {
+                Ok(hello) => {
+                    self.zygotes.prepare_next(python);
+                    hello
+                }
+                Err(error) => {
+                    let hello = start(None).await?;
+                    self.zygotes.give_up(python, &error);
+                    hello
+                }
+            },
         };
-        match start(Some(zygote)).await {
-            Ok(version) => {
-                self.zygotes.prepare_next(python);
-                Ok(version)
-            }
-            Err(error) => {
-                let version = start(None).await?;
-                self.zygotes.give_up(python, &error);
-                Ok(version)
-            }
+        if let Some(error) = hello.gpu_error {
+            tracing::warn!("{}", messages::no_gpu_in_sessions(&error));
         }
+        Ok(hello.python_version)
     }
 }
 
-/// Starts a session that belongs to no notebook, lets it run a cell of its own, and ends it. Returns the version of its
-/// Python.
+/// Starts a session that belongs to no notebook, lets it run a cell of its own, and ends it. Returns what it said.
 pub(crate) async fn try_a_session(
     config: &Config,
     python: &Path,
     sharing: &Sharing,
     sandbox: Option<&Sandbox>,
     zygote: Option<Arc<Zygote>>,
-) -> Result<String, StartError> {
+) -> Result<Hello, StartError> {
     start(StartRequest {
         environment: None,
         notebook: NotebookId::random(),
@@ -152,5 +156,5 @@ pub(crate) async fn try_a_session(
         is_trial: true,
     })
     .await
-    .map(|session| session.hello.python_version.clone())
+    .map(|session| session.hello.clone())
 }

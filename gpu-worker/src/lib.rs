@@ -48,7 +48,7 @@ use crate::{
 };
 use anyhow::Context as _;
 use baton_chunks::ChunkDirectory;
-use baton_protocol::{Machine, WorkerId};
+use baton_protocol::{Machine, WorkerId, shim::Hello};
 use baton_transport::{ChunkClient, Dial, TransportChoice};
 use std::{
     path::{Path, PathBuf},
@@ -230,15 +230,16 @@ pub async fn try_the_sandbox(config: &Config, python: &Path) -> anyhow::Result<(
 
 /// Starts a session with this Python as a worker would, lets it run a cell of its own, and ends it. The session does
 /// not join time-sharing, because other programs may be using the GPU. Call this from a thread that lives until it
-/// returns.
+/// returns. Returns a warning if the session cannot use the machine's GPU.
 ///
 /// # Errors
 /// If the sandbox or the session does not start. The message is for the administrator.
-pub async fn try_a_session(config: &Config, python: &Path) -> anyhow::Result<()> {
+pub async fn try_a_session(config: &Config, python: &Path) -> anyhow::Result<Option<String>> {
     let sandbox = open_sandbox(config).await?;
     let tried =
         context::try_a_session(config, python, &Sharing::Open, sandbox.as_deref(), None).await;
-    tried.map(drop).map_err(|error| {
+    let warning = |hello: Hello| hello.gpu_error.as_deref().map(messages::no_gpu_in_sessions);
+    tried.map(warning).map_err(|error| {
         let (why, _) = error.explained();
         anyhow::anyhow!(why.trim_end().to_owned())
     })

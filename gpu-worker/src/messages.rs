@@ -19,8 +19,8 @@ pub(crate) use self::files::{
     files_not_copied, folder_cut, mirror_cut, mirror_lost_before, second_name,
 };
 pub(crate) use self::gpu::{
-    GPU_BYPASSED, gpu_failed_before, gpu_fault, gpu_not_back, kept_the_gpu, no_gpu_limit,
-    no_room_on_the_gpu, no_room_on_the_host,
+    GPU_BYPASSED, gpu_failed_before, gpu_fault, gpu_not_back, kept_the_gpu, no_gpu_in_sessions,
+    no_gpu_limit, no_room_on_the_gpu, no_room_on_the_host,
 };
 pub(crate) use self::limit::{Limit, stopped_in_time, timed_out};
 

@@ -230,6 +230,9 @@ pub struct Hello {
     pub python: String,
     /// `major.minor`.
     pub python_version: String,
+    /// Why the GPU's driver does not start in this session. Only a trial session waits for its answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_error: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,6 +3,14 @@
 use super::error;
 use baton_protocol::RemoteError;
 
+/// CUDA does not start in a session, for this reason. For the administrator.
+pub(crate) fn no_gpu_in_sessions(error: &str) -> String {
+    format!(
+        "CUDA does not start in sessions here, so %%gpu cells find no GPU: {error}\n\
+         hint: `nvidia-smi` shows whether the driver works at all; if it does, try another `worker.sandbox`"
+    )
+}
+
 /// The arbiter took the GPU back, and the session did not release it, or its memory there.
 pub(crate) fn kept_the_gpu() -> RemoteError {
     error(

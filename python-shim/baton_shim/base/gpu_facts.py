@@ -1,7 +1,7 @@
 """What the driver reports about a session's GPU before the session uses it: `python gpu_facts.py` prints it as JSON.
 
 This is a separate program, because a process that has called the driver can no longer fork. It creates no context, so
-it needs no GPU memory and no GPU lease. If the driver fails, it prints nothing, and nothing is known.
+it needs no GPU memory and no GPU lease. If the driver fails, it prints the error, and nothing else is known.
 
 **Invariant:** the program imports only the standard library.
 """
@@ -40,6 +40,9 @@ ATTRIBUTES = {
 """The driver's numbers for these attributes, under torch's names."""
 
 
+ERROR = "error"
+
+
 class Asking:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -59,10 +62,20 @@ class Asking:
         """The facts, as soon as they are known; returned once."""
         if self._process is None or self._process.poll() is None:
             return None
+        found = self._said()
+        return None if ERROR in found else found
+
+    def error(self) -> str | None:
+        """Waits, and says why the driver does not start. Afterwards there is no answer."""
+        return self._said().get(ERROR)
+
+    def _said(self) -> dict[str, Any]:
+        if self._process is None:
+            return {}
         text, _ = self._process.communicate()
         self._process = None
-        found: dict[str, Any] | None = json.loads(text) if text else None
-        return found
+        said: dict[str, Any] = json.loads(text or "{}")
+        return said
 
 
 ASKING = Asking()
@@ -75,7 +88,7 @@ def facts() -> dict[str, Any]:
     def ask(function: str, *arguments: Any) -> None:
         code = getattr(driver, function)(*arguments)
         if code:
-            raise OSError(f"{function} says {code}")
+            raise OSError(f"{function} answered {code}")
 
     device, number, size = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
     name, identity = ctypes.create_string_buffer(256), (ctypes.c_ubyte * 16)()
@@ -94,5 +107,6 @@ def facts() -> dict[str, Any]:
 if __name__ == "__main__":
     try:
         print(json.dumps(facts()))
-    except (OSError, AttributeError):  # no driver, or one that lacks a function
+    except (OSError, AttributeError) as error:  # no driver, or one that lacks a function
+        print(json.dumps({ERROR: str(error)}))
         sys.exit(1)

@@ -80,13 +80,14 @@ class Link:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def hello(self, python: str = sys.executable) -> None:
+    def hello(self, python: str = sys.executable, gpu_error: str | None = None) -> None:
         self.send(
             "hello",
             version=__version__,
             pid=os.getpid(),
             python=python,
             python_version=f"{sys.version_info.major}.{sys.version_info.minor}",
+            gpu_error=gpu_error,
         )
 
     def send(self, name: str, /, *, listen: bool = True, **body: Any) -> None:

@@ -29,6 +29,7 @@ from baton_shim.base.background_work import names_of_background_work
 from baton_shim.base.comms import SessionComms
 from baton_shim.base.compat import FIT
 from baton_shim.base.frames import hide_from_tracebacks
+from baton_shim.base.gpu_facts import ASKING
 from baton_shim.base.here import by_reference, watch_images
 from baton_shim.base.interrupts import Interrupts
 from baton_shim.base.link import Link, LinkClosed, Message
@@ -86,6 +87,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self.blocks = SessionBlocks(self.shell)
         modules.both.run = self._both.run
         self._question = 0
+        self._gpu_error: str | None = None
         self._left: Left | None = None  # what the last cell left, if another kernel may want it
         self._context = contextvars.copy_context()
         self._message_id = ""
@@ -95,6 +97,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         """Raises any error that would stop a cell or the sending of its results. Makes the session unusable."""
         self.shell.run_cell("found = sum(range(10))", store_history=False).raise_error()
         self._table.snapshot(["found"])
+        self._gpu_error = ASKING.error()
 
     def start(self) -> None:
         super().start()
@@ -102,7 +105,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._loop: asyncio.AbstractEventLoop = self.io_loop.asyncio_loop
         self._listen()
         overlay = self._modules.packages.overlay
-        self._link.hello(overlay.worker_python if overlay else sys.executable)
+        self._link.hello(overlay.worker_python if overlay else sys.executable, self._gpu_error)
 
     def _listen(self) -> None:
         self._loop.add_reader(self._link, self._on_readable)

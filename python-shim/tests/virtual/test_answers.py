@@ -59,12 +59,17 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 """
 
 
+def build_driver(folder: Path, code: int) -> None:
+    """Its `cuInit` answers `code`."""
+    driver = ["-x", "c", "-", f"-DINIT={code}", "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1")]
+    subprocess.run(["gcc", *driver], input=DRIVER, text=True, check=True)
+
+
 @pytest.mark.parametrize("code", [0, 100])
 def test_a_session_knows_its_gpu_before_anything_there_uses_it(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = ["-x", "c", "-", f"-DINIT={code}", "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1")]
-    subprocess.run(["gcc", *driver], input=DRIVER, text=True, check=True)
+    build_driver(tmp_path, code)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setattr(KNOWN, "gpu", UNKNOWN)
     settings = Settings()
@@ -85,6 +90,15 @@ def test_a_session_knows_its_gpu_before_anything_there_uses_it(
     assert (seen.details["warp_size"], seen.details["gcnArchName"]) == (10, "NVIDIA T4")
     assert seen.details["uuid"] == "30313233-3435-3637-3839-616263646566"
     assert seen.details.keys() == TYPICAL.keys()
+
+
+def test_a_trial_session_says_why_the_driver_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    for code, expected in [(304, "cuInit answered 304"), (0, None)]:
+        build_driver(tmp_path, code)
+        ASKING.begin()
+        assert ASKING.error() == expected
+    assert ASKING.error() is None, "nothing was asked"
 
 
 @pytest.mark.usefixtures("after_a_cell_on_an_h100")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -86,3 +87,17 @@ def test_the_environment_decides_at_the_start(
     monkeypatch.setenv("BATON_VIRTUAL_CUDA", value)
     SWITCH.begin(session=False)
     assert SWITCH.works_for("torch") is on
+
+
+def test_a_gpu_is_found_in_a_session_that_cannot_list_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    machine_has_gpu = virtual.machine_has_gpu.__wrapped__
+    for there, expected in [("/dev/nvidia3", True), ("/dev/nvidiactl", False)]:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "scandir", refuse)
+            patched.setattr(os, "listdir", refuse)
+            patched.setattr(os.path, "exists", lambda path, there=there: path == there)
+            found = machine_has_gpu()
+        assert found is expected

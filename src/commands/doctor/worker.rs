@@ -58,7 +58,7 @@ fn environment(settings: &Settings, config: &EnvironmentConfig, in_sandbox: bool
     let name = &config.name;
     let (checked, good) = match &config.source {
         EnvironmentSource::Python(python) => (
-            try_a_session(settings, python, in_sandbox),
+            try_a_session(settings, python, in_sandbox).map(drop),
             "a session of it starts and runs a cell",
         ),
         EnvironmentSource::Image { root, .. } => (
@@ -222,7 +222,13 @@ fn same_library(notebook: &Python, worker: &Python, name: &str) -> Option<Findin
 /// Runs a cell, as a worker does before it connects.
 fn runs_a_cell(settings: &Settings, python: &Path, in_sandbox: bool) -> Finding {
     match try_a_session(settings, python, in_sandbox) {
-        Ok(()) => Finding::Good("A session of a worker here starts and runs a cell".to_owned()),
+        Ok(None) => Finding::Good("A session of a worker here starts and runs a cell".to_owned()),
+        Ok(Some(warning)) => {
+            let (what, fix) = warning
+                .split_once("\nhint: ")
+                .unwrap_or((&warning, SETTINGS));
+            Finding::wrong(what, fix)
+        }
         Err(error) => Finding::wrong(
             format!("A worker here cannot run cells. {error:#}"),
             format!(
@@ -234,7 +240,11 @@ fn runs_a_cell(settings: &Settings, python: &Path, in_sandbox: bool) -> Finding 
     }
 }
 
-fn try_a_session(settings: &Settings, python: &Path, in_sandbox: bool) -> anyhow::Result<()> {
+fn try_a_session(
+    settings: &Settings,
+    python: &Path,
+    in_sandbox: bool,
+) -> anyhow::Result<Option<String>> {
     let mut config = config(settings)?;
     if !in_sandbox {
         config.sandbox = SandboxChoice::None;

@@ -19,6 +19,7 @@ fn hello() -> Hello {
         pid: 4242,
         python: "/usr/bin/python3".to_owned(),
         python_version: "3.13".to_owned(),
+        gpu_error: None,
     }
 }
 
@@ -210,6 +211,7 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
 
 golden!(messages_of_sessions_are_read, "from_session", FromSession, [
     FromSession::Hello(hello()),
+    FromSession::Hello(Hello { gpu_error: Some("cuInit answered 304".to_owned()), ..hello() }),
     FromSession::Started { message_id: message_id() },
     FromSession::Ended { message_id: message_id() },
     FromSession::Refused { message_id: message_id(), error: error() },
@@ -223,6 +225,7 @@ golden!(messages_of_sessions_are_read, "from_session", FromSession, [
         message_id: message_id(), about: Box::new(about_state()), state: Some(snapshot()), error: Some(error()),
     },
 ], {
+    FromSession::Hello(Hello { gpu_error: Some(_), .. }) => "hello_without_gpu",
     FromSession::Hello(_) => "hello",
     FromSession::Started { .. } => "started",
     FromSession::Ended { .. } => "ended",
