@@ -247,7 +247,8 @@ def test_sessions_take_turns_on_a_gpu_with_room_for_one_context(notebook: Callab
     with subprocess.Popen(
         [sys.executable, "-c", FILL, str(LEFT_BYTES)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
-        assert other.stdout and other.stdin
+        assert other.stdout
+        assert other.stdin
         assert other.stdout.readline() == "full\n"
         second.gpu(hold.format(2), seconds=60).ok()
         for number, kernel in enumerate((first, second), 1):
