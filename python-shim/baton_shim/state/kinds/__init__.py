@@ -69,6 +69,7 @@ from baton_shim.state.kinds.jax import (
     is_jitted_type,
     is_source_type,
 )
+from baton_shim.state.kinds.keras import KerasKind, is_keras_type
 from baton_shim.state.kinds.leaves import LeafKind, is_leaf
 from baton_shim.state.kinds.libraries import CFunctionKind, LibraryKind, is_function_type
 from baton_shim.state.kinds.limits import LimitsKind, is_limits_type
@@ -88,6 +89,16 @@ from baton_shim.state.kinds.references import (
     is_kernel_stream_type,
 )
 from baton_shim.state.kinds.singletons import SingletonKind, may_be_singleton
+from baton_shim.state.kinds.tensorflow import (
+    StrategyKind,
+    TracedKind,
+    TraceKind,
+    VariableKind,
+    is_strategy_type,
+    is_trace_type,
+    is_traced_type,
+    is_variable_type,
+)
 from baton_shim.state.kinds.tensors import GeneratorKind, TensorKind, is_generator_type, is_tensor_type
 from baton_shim.state.kinds.traits import TraitsKind, is_traits_type
 from baton_shim.state.kinds.trees import (
@@ -143,6 +154,9 @@ class Kinds:
         self.match, self.transform = MatchKind(here), TransformKind(here)
         self.library, self.c_function, self.ufunc = LibraryKind(here), CFunctionKind(here), UfuncKind(here)
         self.limits, self.compiled, self.extended = LimitsKind(here), CompiledKind(here), ExtendedKind(here)
+        self.keras = KerasKind(here)
+        self.variable, self.traced, self.strategy = VariableKind(here), TracedKind(here), StrategyKind(here)
+        self.trace = TraceKind(here)
         self.type.functions_of = self.library.anchors[3]
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
         self._by_type: dict[type, Kind] = {
@@ -287,6 +301,16 @@ class Kinds:
             return self.c_function
         if issubclass(kind, C_DATA):
             return self.c_data
+        if is_variable_type(kind):
+            return self.variable
+        if is_traced_type(kind):
+            return self.traced
+        if is_trace_type(kind):
+            return self.trace
+        if is_strategy_type(kind):
+            return self.strategy
+        if is_keras_type(kind):
+            return self.keras
         if issubclass(kind, imported("bs4", "BeautifulSoup")):  # its own pickling parses the text again, into new tags
             return self.instance
         if pickles_ordinarily(kind):
