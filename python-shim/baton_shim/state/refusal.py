@@ -5,13 +5,12 @@ uses it by name, the cell is refused (`Refused`). If the session created it, it 
 (`Snapshot.left`). If another object that is sent refers to it, the other end gets a `Stayed` instead, which explains
 itself when it is used, and becomes the original again when it is sent back.
 
-Locks are the exception to the last rule. A lock that is not held is sent as a new one, because a lock protects only
-against threads of its own process, and loggers, queues and progress bars everywhere refer to locks.
+A lock is sent, because loggers, queues and progress bars everywhere refer to locks, but not while another thread holds
+it: that thread does not exist in the other process, where nothing would release the lock.
 """
 
 from __future__ import annotations
 
-import _thread
 import io
 import re
 import socket
@@ -23,9 +22,9 @@ from typing import Any, NoReturn
 
 from baton_shim.base.closure import Uses
 from baton_shim.base.examine import name_of_type
+from baton_shim.base.locks import LOCKS, held_by_another_thread
 from baton_shim.base.originals import METHODS
 
-LOCKS = (_thread.LockType, _thread.RLock)
 STANDARD_STREAMS = ("stdin", "stdout", "stderr")
 
 
@@ -193,8 +192,9 @@ _BY_TYPE: dict[type, tuple[str, str]] = {
     types.AsyncGeneratorType: ("is an asynchronous generator", "create it inside the cell"),
     types.FrameType: ("is a frame of a running program", "keep the values that you need from it"),
     types.TracebackType: ("is a traceback", "keep its text: traceback.format_exc()"),
-    _thread.LockType: ("is a lock", "create it inside the cell"),
-    _thread.RLock: ("is a lock", "create it inside the cell"),
+    **dict.fromkeys(
+        LOCKS, ("is a lock that another thread may hold", "release it first, or create it inside the cell")
+    ),
     memoryview: ("is a view of memory", "use the object behind it"),
 }
 
@@ -268,14 +268,6 @@ def standard_stream(obj: object) -> str | None:
     return next((name for name in STANDARD_STREAMS if getattr(sys, name, None) is obj), None)
 
 
-def unheld_lock(obj: object) -> bool:
-    if type(obj) is _thread.LockType:
-        return not obj.locked()
-    if type(obj) is _thread.RLock:
-        return not repr(obj).startswith("<locked")
-    return False
-
-
 def finished_future(obj: Any) -> bool:
     """Whether it is the future of a pool of workers, and has its result."""
     future = getattr(sys.modules.get("concurrent.futures"), "Future", ())
@@ -284,7 +276,9 @@ def finished_future(obj: Any) -> bool:
 
 def cannot_leave(obj: Any) -> tuple[str, str] | None:
     """Like `bound_to_process`, except for objects that have a counterpart on the other side."""
-    if unheld_lock(obj) or standard_stream(obj) or obj is threading.main_thread() or finished_future(obj):
+    if standard_stream(obj) or obj is threading.main_thread() or finished_future(obj):
+        return None
+    if type(obj) in LOCKS and not held_by_another_thread(obj):
         return None
     return cannot_leave(obj.__self__) if isinstance(obj, METHODS) else bound_to_process(obj)
 

@@ -130,7 +130,10 @@ def test_cached_functions(pair: Pair) -> None:
     [
         ("x = (n for n in [1])", "is a generator"),
         ("x = open('/dev/null')", "is an open file ('/dev/null')"),
-        ("import threading; x = threading.Lock(); x.acquire()", "is a lock"),
+        (
+            "import threading; x = threading.RLock(); t = threading.Thread(target=x.acquire); t.start(); t.join()",
+            "is a lock that another thread may hold",
+        ),
         ("import threading; x = threading.Thread()", "is a thread"),
         ("import socket; x = socket.socket()", "is a network connection"),
         ("import sqlite3; x = sqlite3.connect(':memory:')", "is a database connection"),
@@ -228,6 +231,38 @@ def test_an_array_that_moved_is_the_one_that_a_generator_of_the_session_holds(pa
     pair.local("x[0] = 9")
     pair.remote("first = int(next(steps)[0])", "steps")
     assert pair.namespace["first"] == 9 and pair.namespace["x"].shape == (7,)
+
+
+@pytest.mark.parametrize("kind", ["Lock", "RLock"])
+def test_a_lock_that_a_cell_holds_is_held_in_the_notebook(pair: Pair, kind: str) -> None:
+    free = "free = _thread_runs(lambda: lock.acquire(blocking=False) and not lock.release())"
+    other = (
+        "import concurrent.futures\n"
+        "def _thread_runs(function):\n"
+        "    with concurrent.futures.ThreadPoolExecutor(1) as pool: return pool.submit(function).result()\n"
+    )
+    pair.local(f"{other}import threading; lock = threading.{kind}(); held = [lock]; before = lock")
+    home = pair.namespace
+    pair.remote("lock.acquire()", "lock", "held")
+    pair.local(free)
+    assert not home["free"] and home["lock"] is home["before"] is home["held"][0]
+    pair.local("lock.release()\n" + free)
+    assert home["free"]
+    pair.remote("held[0].acquire()", "held", "lock")
+    pair.remote("lock.release()\n" + free, "lock", "_thread_runs")
+    assert home["free"]
+    pair.local("free = None\n" + free)
+    assert home["free"]
+
+
+def test_a_reentrant_lock_that_the_notebook_holds_is_held_in_a_cell(pair: Pair) -> None:
+    pair.local("import threading; lock = threading.RLock(); lock.acquire(); lock.acquire()")
+    assert pair.remote(
+        "lock.release(); lock.release(); again = threading.RLock(); again.acquire()", "lock", "threading"
+    ) == {"error": None}
+    pair.local("again.release()")
+    with pytest.raises(RuntimeError, match="cannot release un-acquired lock"):
+        pair.local("lock.release()")
 
 
 def test_locks_queues_and_loggers_work_on_both_sides(pair: Pair) -> None:

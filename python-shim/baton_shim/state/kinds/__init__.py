@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import array
 import ctypes
 import datetime
@@ -22,6 +21,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from baton_shim.base.locks import LOCKS
 from baton_shim.state.kinds.archives import ArchiveKind, is_archive_type
 from baton_shim.state.kinds.arrays import ArrayKind, RecordKind, TypeKind, has_plain_memory
 from baton_shim.state.kinds.arrow import ArrowBufferKind, ArrowKind, is_arrow_type
@@ -73,6 +73,7 @@ from baton_shim.state.kinds.keras import KerasKind, is_keras_type
 from baton_shim.state.kinds.leaves import LeafKind, is_leaf
 from baton_shim.state.kinds.libraries import CFunctionKind, LibraryKind, is_function_type
 from baton_shim.state.kinds.limits import LimitsKind, is_limits_type
+from baton_shim.state.kinds.locks import LockKind
 from baton_shim.state.kinds.matches import MatchKind
 from baton_shim.state.kinds.reduced import DecimalContextKind, ReducedKind
 from baton_shim.state.kinds.references import (
@@ -124,7 +125,7 @@ _IMMUTABLE: tuple[type, ...] = (
 )
 _REFERENCES: tuple[type, ...] = (
     *(*DICT_VIEWS, *PROXIES, *MARK_TYPES),
-    *(weakref.ref, types.ModuleType, types.MappingProxyType, _thread.LockType, _thread.RLock),
+    *(weakref.ref, types.ModuleType, types.MappingProxyType),
     *(random.SystemRandom, struct.Struct, re.Scanner, SORT_KEY),  # type: ignore[attr-defined]
 )
 _NAMED = (types.FunctionType, types.BuiltinFunctionType, functools._lru_cache_wrapper)
@@ -156,7 +157,7 @@ class Kinds:
         self.limits, self.compiled, self.extended = LimitsKind(here), CompiledKind(here), ExtendedKind(here)
         self.keras = KerasKind(here)
         self.variable, self.traced, self.strategy = VariableKind(here), TracedKind(here), StrategyKind(here)
-        self.trace = TraceKind(here)
+        self.trace, self.lock = TraceKind(here), LockKind(here)
         self.type.functions_of = self.library.anchors[3]
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
         self._by_type: dict[type, Kind] = {
@@ -172,6 +173,7 @@ class Kinds:
             decimal.Context: self.decimal_context,
             re.Match: self.match,
             **dict.fromkeys(_REFERENCES, self.reference),
+            **dict.fromkeys(LOCKS, self.lock),
             **dict.fromkeys(DICT_ITERATORS, self.dict_iterator),
             **dict.fromkeys(LIST_ITERATORS, self.list_iterator),
             **dict.fromkeys(WEAK_COLLECTIONS, self.weak),
