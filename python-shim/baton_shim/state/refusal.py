@@ -25,6 +25,7 @@ from baton_shim.base.examine import name_of_type
 from baton_shim.base.locks import LOCKS, held_by_another_thread
 from baton_shim.base.originals import METHODS
 
+FILES = (io.FileIO, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
 STANDARD_STREAMS = ("stdin", "stdout", "stderr")
 
 
@@ -260,12 +261,25 @@ def _open_file(obj: Any) -> tuple[str, str] | None:
         return None
     name = getattr(obj, "name", None)
     shown = f" ({name!r})" if isinstance(name, str) else ""
-    return f"is an open file{shown}", "open it inside the cell"
+    return f"is {'a closed' if obj.closed else 'an open'} file{shown}", "open it inside the cell"
 
 
 def standard_stream(obj: object) -> str | None:
     """`stdout` for the kernel's own standard output, and so on: each kernel has one, so it is sent by name."""
     return next((name for name in STANDARD_STREAMS if getattr(sys, name, None) is obj), None)
+
+
+def is_closed_file(obj: Any) -> bool:
+    """Whether it is a closed file of the file system, of one of Python's own classes."""
+    try:
+        return type(obj) in FILES and obj.closed and type(raw_of(obj)) is io.FileIO
+    except ValueError:  # it is detached
+        return False
+
+
+def raw_of(file: Any) -> Any:
+    buffer = file.buffer if type(file) is io.TextIOWrapper else file
+    return buffer.raw if hasattr(buffer, "raw") else buffer
 
 
 def finished_future(obj: Any) -> bool:
@@ -279,6 +293,8 @@ def cannot_leave(obj: Any) -> tuple[str, str] | None:
     if standard_stream(obj) or obj is threading.main_thread() or finished_future(obj):
         return None
     if type(obj) in LOCKS and not held_by_another_thread(obj):
+        return None
+    if is_closed_file(obj):
         return None
     return cannot_leave(obj.__self__) if isinstance(obj, METHODS) else bound_to_process(obj)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import weakref
+from pathlib import Path
 
 import pytest
 from baton_shim.state import Refused, StayedError, TableBroken, stayed_text
@@ -233,8 +235,50 @@ def test_an_array_that_moved_is_the_one_that_a_generator_of_the_session_holds(pa
     assert pair.namespace["first"] == 9 and pair.namespace["x"].shape == (7,)
 
 
+@pytest.mark.parametrize("mode", ["w", "a+", "xb", "r+b"])
+@pytest.mark.parametrize("buffering", [-1, 0])
+def test_a_closed_file_arrives_as_one(pair: Pair, tmp_path: Path, mode: str, buffering: int) -> None:
+    if buffering == 0 and "b" not in mode:
+        mode += "b"
+    path = tmp_path / "notes.txt"
+    if "x" not in mode:
+        path.write_text("text")
+    pair.local(
+        f"file = open({str(path)!r}, {mode!r}, {buffering}); file.write({'b' * ('b' in mode)}'more'); file.close()"
+    )
+    path.write_text("later")
+    look = "(file.name, file.mode, file.closed, type(file).__name__, getattr(file, 'encoding', None))"
+    pair.local(f"here = {look}; files = [file]")
+    assert pair.remote(f"there = {look}; same = files[0] is file", "file", "files") == {"error": None}
+    home = pair.namespace
+    assert home["there"] == home["here"] and home["same"] and path.read_text() == "later"
+    assert home["files"][0] is home["file"]
+
+
+def test_a_file_that_is_closed_later_replaces_its_stand_in(pair: Pair) -> None:
+    pair.local("files = [open('/dev/null')]; file = files[0]")
+    outcome = pair.remote("files[0].name", "files")
+    assert str(outcome["error"]) == "'files[0]' is an open file ('/dev/null') and stayed in your notebook"
+    pair.local("file.close()")
+    assert pair.remote("found = files[0].closed, files[0].name", "files") == {"error": None}
+    home = pair.namespace
+    assert home["found"] == (True, "/dev/null") and home["files"][0] is home["file"]
+    pair.remote("own = open('/dev/null'); held = [own]")
+    pair.remote("own.close()", "held")
+    assert home["held"][0].closed and home["held"][0] is home["own"]
+
+
+def test_a_closed_file_that_cannot_travel_is_not_called_an_open_one(pair: Pair) -> None:
+    pair.local("import tempfile; file = tempfile.NamedTemporaryFile(); file.close()")
+    with pytest.raises(Refused, match="'file' is a closed file"):
+        pair.remote("pass", "file")
+
+
 @pytest.mark.parametrize("kind", ["Lock", "RLock"])
-def test_a_lock_that_a_cell_holds_is_held_in_the_notebook(pair: Pair, kind: str) -> None:
+def test_a_lock_that_a_cell_holds_is_held_in_the_notebook(
+    pair: Pair, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "enumerate", list)  # other tests have left threads
     free = "free = _thread_runs(lambda: lock.acquire(blocking=False) and not lock.release())"
     other = (
         "import concurrent.futures\n"
@@ -253,6 +297,19 @@ def test_a_lock_that_a_cell_holds_is_held_in_the_notebook(pair: Pair, kind: str)
     assert home["free"]
     pair.local("free = None\n" + free)
     assert home["free"]
+
+
+def test_a_lock_that_a_thread_may_hold_stays_until_it_is_free(pair: Pair) -> None:
+    pair.local(
+        "import threading; lock = threading.RLock(); locks = [lock]; done = threading.Event(); ready = threading.Event()\n"
+        "def hold():\n  with lock: ready.set(); done.wait()\n"
+        "thread = threading.Thread(target=hold); thread.start(); ready.wait()"
+    )
+    outcome = pair.remote("locks[0].acquire()", "locks")
+    assert str(outcome["error"]) == "'locks[0]' is a lock that another thread may hold and stayed in your notebook"
+    pair.local("done.set(); thread.join()")
+    assert pair.remote("locks[0].acquire(); locks[0].release()", "locks") == {"error": None}
+    assert pair.namespace["locks"][0] is pair.namespace["lock"]
 
 
 def test_a_reentrant_lock_that_the_notebook_holds_is_held_in_a_cell(pair: Pair) -> None:

@@ -41,6 +41,7 @@ from baton_shim.state.kinds.figures import (
     is_registry_type,
     is_transform_type,
 )
+from baton_shim.state.kinds.files import FileKind
 from baton_shim.state.kinds.frames import (
     ArrowColumnKind,
     BlockKind,
@@ -87,6 +88,7 @@ from baton_shim.state.kinds.references import (
     ListIteratorKind,
     ReferenceKind,
     StayedKind,
+    StayingKind,
     is_kernel_stream_type,
 )
 from baton_shim.state.kinds.singletons import SingletonKind, may_be_singleton
@@ -111,7 +113,7 @@ from baton_shim.state.kinds.trees import (
 from baton_shim.state.kinds.typings import TYPINGS, TypingKind
 from baton_shim.state.kinds.ufuncs import UfuncKind, is_ufunc_type
 from baton_shim.state.kinds.weak import WEAK_COLLECTIONS, WeakCollectionKind
-from baton_shim.state.refusal import Stayed, cannot_leave, describe_failure, may_be_guilty, why_without
+from baton_shim.state.refusal import FILES, Stayed, cannot_leave, describe_failure, may_be_guilty, why_without
 
 __all__ = ["ATOMS", "Here", "Kind", "Kinds", "is_leaf"]
 
@@ -157,7 +159,8 @@ class Kinds:
         self.limits, self.compiled, self.extended = LimitsKind(here), CompiledKind(here), ExtendedKind(here)
         self.keras = KerasKind(here)
         self.variable, self.traced, self.strategy = VariableKind(here), TracedKind(here), StrategyKind(here)
-        self.trace, self.lock = TraceKind(here), LockKind(here)
+        self.trace, self.lock, self.file = TraceKind(here), LockKind(here), FileKind(here)
+        self.staying = StayingKind(here, self.why_not)
         self.type.functions_of = self.library.anchors[3]
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
         self._by_type: dict[type, Kind] = {
@@ -174,6 +177,7 @@ class Kinds:
             re.Match: self.match,
             **dict.fromkeys(_REFERENCES, self.reference),
             **dict.fromkeys(LOCKS, self.lock),
+            **dict.fromkeys(FILES, self.file),
             **dict.fromkeys(DICT_ITERATORS, self.dict_iterator),
             **dict.fromkeys(LIST_ITERATORS, self.list_iterator),
             **dict.fromkeys(WEAK_COLLECTIONS, self.weak),

@@ -245,3 +245,18 @@ class StayedKind(Kind):
 
     def parts(self, obj: Any, state: State) -> Iterable[Any]:
         return held_by(obj)
+
+
+class StayingKind(Kind):
+    """An object for which the other kernel has a stand-in: unchanged while there is a reason that it stays."""
+
+    name = "staying"
+    changes = True
+    replaced = True
+
+    def __init__(self, here: Here, why_not: Callable[[Any], object]) -> None:
+        super().__init__(here)
+        self._why_not = why_not
+
+    def same(self, obj: Any, state: State) -> bool:
+        return self._why_not(obj) is not None
