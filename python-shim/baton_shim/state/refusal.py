@@ -249,11 +249,19 @@ def bound_to_process(obj: object) -> tuple[str, str] | None:
         return _open_file(obj)
     if kind.__module__ in ("tempfile", "_io") and hasattr(obj, "fileno"):
         return _open_file(obj)
+    if is_mapped(obj if isinstance(obj, type) else kind):
+        what = "is a class" if isinstance(obj, type) else f"is a {name_of_type(kind)!r} object, whose class is one"
+        return f"{what} that SQLAlchemy maps to a table", "define the class inside the cell that uses it"
     for module, name, reason, hint in _BY_BASE:
         base = getattr(sys.modules.get(module), name, None)
         if isinstance(base, type) and isinstance(obj, base):
             return reason, hint
     return None
+
+
+def is_mapped(kind: type) -> bool:
+    """Whether SQLAlchemy maps this class of the notebook to a table, or classes derived from it."""
+    return "sqlalchemy.orm" in sys.modules and kind.__module__ == "__main__" and hasattr(kind, "_sa_registry")
 
 
 def _open_file(obj: Any) -> tuple[str, str] | None:
@@ -309,7 +317,7 @@ def why_without(package: str) -> tuple[str, str]:
 
 def may_be_guilty(obj: Any) -> bool:
     """Whether another object of this type may be bound to its process, although this one is not."""
-    if finished_future(obj) or hasattr(type(obj), "fileno"):
+    if finished_future(obj) or hasattr(type(obj), "fileno") or isinstance(obj, type):
         return True
     return isinstance(obj, (io.IOBase, threading.Thread, *LOCKS, *METHODS))
 

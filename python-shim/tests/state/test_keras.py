@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(600)  # two processes import the libraries and compile, while other tests run
+
 BEGIN = """
 from harness import Pair
 from baton_shim.state.refusal import StayedError
@@ -57,7 +59,6 @@ def run(code: str, **environment: str) -> str:
     return done.stderr
 
 
-@pytest.mark.timeout(400)  # two processes import the library and compile, while other tests run
 @pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
 def test_models_are_trained_in_both_kernels_as_in_one(backend: str) -> None:
     pytest.importorskip("keras")

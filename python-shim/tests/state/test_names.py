@@ -164,6 +164,22 @@ def test_an_engine_of_sqlalchemy_is_refused(pair: Pair) -> None:
         pair.remote("pass", "x")
 
 
+def test_a_class_that_sqlalchemy_maps_is_refused(pair: Pair) -> None:
+    pytest.importorskip("sqlalchemy")
+    pair.local(
+        "import sqlalchemy as sa; from sqlalchemy.orm import declarative_base; Base = declarative_base()\n"
+        "class User(Base): __tablename__ = 'users'; id = sa.Column(sa.Integer, primary_key=True)\n"
+        "user = User(id=1); users = [user]"
+    )
+    with pytest.raises(Refused, match="'User' is a class that SQLAlchemy maps to a table and") as caught:
+        pair.remote("pass", "User")
+    assert caught.value.hint == "define the class inside the cell that uses it"
+    with pytest.raises(Refused, match="'user' is a 'User' object, whose class is one that SQLAlchemy maps to a table"):
+        pair.remote("pass", "user")
+    outcome = pair.remote("users[0].id", "users")
+    assert str(outcome["error"]).startswith("'users[0]' is a 'User' object")
+
+
 def test_what_is_merely_reachable_explains_itself_and_comes_back(pair: Pair) -> None:
     pair.local("class T: pass\nt = T(); t.log = open('/dev/null'); t.steps = [(n for n in [1])]; log = t.log; n = 0")
     outcome = pair.remote("n = 1\nt.log.write('x')", "t", "n")
