@@ -337,6 +337,10 @@ OF_CELLS = (
             "tensorflow.python.ops.resource_variable_ops:ResourceVariable",
         ),
     ),
+    Part(
+        "errors do not name a class that SQLAlchemy maps",
+        ("sqlalchemy.orm.decl_api:_setup_declarative_base._sa_registry",),
+    ),
     Part("the print settings of polars are not sent with %%gpu cells", ("polars.config:_POLARS_CFG_DIRECT_VARS",)),
     Part(
         "functions and classes of the notebook are not sent with %%gpu cells",

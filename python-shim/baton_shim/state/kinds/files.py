@@ -1,13 +1,16 @@
-"""Closed files. They keep their name and mode; open files stay in their process."""
+"""Closed files, which keep their name and mode; open ones stay in their process. A program's standard streams are sent
+by name.
+"""
 
 from __future__ import annotations
 
 import io
 import os
+import sys
 from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind
-from baton_shim.state.refusal import raw_of
+from baton_shim.state.refusal import raw_of, standard_stream
 
 
 class FileKind(Kind):
@@ -19,6 +22,9 @@ class FileKind(Kind):
         self._anchors = (self.new,)
 
     def reduce(self, obj: Any) -> Any:
+        name = standard_stream(obj)
+        if name is not None:
+            return getattr, (sys, name)
         text = (obj.encoding, obj.errors) if type(obj) is io.TextIOWrapper else None
         return self._anchors[0], (obj.mode, raw_of(obj).name, type(obj) is io.FileIO, text)
 
