@@ -34,6 +34,7 @@ class Part(NamedTuple):
 _SHELL = "IPython.core.interactiveshell:InteractiveShell"
 _KERNEL = "ipykernel.kernelbase:Kernel"
 _TENSOR = "torch:Tensor"
+_TRACED = "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function"
 
 # ---- parts that attach when a notebook kernel starts
 
@@ -296,6 +297,49 @@ OF_CELLS = (
     Part(
         "the seed of TensorFlow is not sent with %%gpu cells",
         ("tensorflow.python.eager.context:Context._seed", "tensorflow.python.eager.context:Context._rng"),
+    ),
+    Part(
+        "models of Keras lose the identity of their parts in %%gpu cells",
+        (
+            "keras.src.ops.function:make_node_key",
+            "keras.src.ops.function:Function.__init__._nodes",
+            "keras.src.ops.function:Function.__init__._operations",
+            "keras.src.ops.operation:Operation.__init__._inbound_nodes",
+            "keras.src.optimizers.base_optimizer:BaseOptimizer._var_key",
+            "keras.src.optimizers.base_optimizer:BaseOptimizer._trainable_variables",
+            "keras.src.optimizers.base_optimizer:BaseOptimizer._trainable_variables_indices",
+            "keras.src.optimizers.multi_optimizer:MultiOptimizer._var_to_optimizer_idx",
+            "keras.src.saving.keras_saveable:KerasSaveable.__reduce__",
+            "keras.src.utils.tracking:Tracker.__init__.stored_ids",
+        ),
+    ),
+    Part(
+        "functions of TensorFlow are not sent with %%gpu cells",
+        (
+            f"{_TRACED}._name",
+            f"{_TRACED}._python_function",
+            f"{_TRACED}._created_variables",
+            f"{_TRACED}._concrete_variable_creation_fn",
+            f"{_TRACED}._function_cache",
+            f"{_TRACED}._function_captures",
+            f"{_TRACED}._no_variable_creation_config",
+            f"{_TRACED}._variable_creation_config",
+            "tensorflow.core.function.capture.capture_container:FunctionCaptures",
+            "tensorflow.core.function.polymorphism.function_cache:FunctionCache",
+            "tensorflow.python.eager.polymorphic_function.concrete_function:ConcreteFunction",
+        ),
+    ),
+    Part(
+        "variables of TensorFlow are not sent with %%gpu cells",
+        (
+            "tensorflow.python.distribute.distribute_lib:_DefaultDistributionStrategy",
+            "tensorflow.python.ops.resource_variable_ops:BaseResourceVariable",
+            "tensorflow.python.ops.resource_variable_ops:ResourceVariable",
+        ),
+    ),
+    Part(
+        "errors do not name a class that SQLAlchemy maps",
+        ("sqlalchemy.orm.decl_api:_setup_declarative_base._sa_registry",),
     ),
     Part("the print settings of polars are not sent with %%gpu cells", ("polars.config:_POLARS_CFG_DIRECT_VARS",)),
     Part(

@@ -224,6 +224,12 @@ def is_own(name: str, path: str) -> bool:
     return not is_installed(path) and name != "__main__" and name.partition(".")[0] not in ("baton", "baton_shim")
 
 
+def is_own_module(name: str) -> bool:
+    """Whether a loaded module of this name is the student's own."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return isinstance(file, str) and is_own(name, file)
+
+
 def is_installed(path: str) -> bool:
     """Whether this source belongs to Python, or to a package that is not the student's."""
     return path.startswith(INSTALLED[0]) or INSTALLED[1] in path or INSTALLED[2] in path

@@ -5,13 +5,12 @@ uses it by name, the cell is refused (`Refused`). If the session created it, it 
 (`Snapshot.left`). If another object that is sent refers to it, the other end gets a `Stayed` instead, which explains
 itself when it is used, and becomes the original again when it is sent back.
 
-Locks are the exception to the last rule. A lock that is not held is sent as a new one, because a lock protects only
-against threads of its own process, and loggers, queues and progress bars everywhere refer to locks.
+A lock is sent, because loggers, queues and progress bars everywhere refer to locks, but not while another thread holds
+it: that thread does not exist in the other process, where nothing would release the lock.
 """
 
 from __future__ import annotations
 
-import _thread
 import io
 import re
 import socket
@@ -23,9 +22,10 @@ from typing import Any, NoReturn
 
 from baton_shim.base.closure import Uses
 from baton_shim.base.examine import name_of_type
+from baton_shim.base.locks import LOCKS, held_by_another_thread
 from baton_shim.base.originals import METHODS
 
-LOCKS = (_thread.LockType, _thread.RLock)
+FILES = (io.FileIO, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
 STANDARD_STREAMS = ("stdin", "stdout", "stderr")
 
 
@@ -193,8 +193,9 @@ _BY_TYPE: dict[type, tuple[str, str]] = {
     types.AsyncGeneratorType: ("is an asynchronous generator", "create it inside the cell"),
     types.FrameType: ("is a frame of a running program", "keep the values that you need from it"),
     types.TracebackType: ("is a traceback", "keep its text: traceback.format_exc()"),
-    _thread.LockType: ("is a lock", "create it inside the cell"),
-    _thread.RLock: ("is a lock", "create it inside the cell"),
+    **dict.fromkeys(
+        LOCKS, ("is a lock that another thread may hold", "release it first, or create it inside the cell")
+    ),
     memoryview: ("is a view of memory", "use the object behind it"),
 }
 
@@ -248,6 +249,9 @@ def bound_to_process(obj: object) -> tuple[str, str] | None:
         return _open_file(obj)
     if kind.__module__ in ("tempfile", "_io") and hasattr(obj, "fileno"):
         return _open_file(obj)
+    if is_mapped(obj if isinstance(obj, type) else kind):
+        what = "is a class" if isinstance(obj, type) else f"is a {name_of_type(kind)!r} object, whose class is one"
+        return f"{what} that SQLAlchemy maps to a table", "define the class inside the cell that uses it"
     for module, name, reason, hint in _BY_BASE:
         base = getattr(sys.modules.get(module), name, None)
         if isinstance(base, type) and isinstance(obj, base):
@@ -255,12 +259,17 @@ def bound_to_process(obj: object) -> tuple[str, str] | None:
     return None
 
 
+def is_mapped(kind: type) -> bool:
+    """Whether SQLAlchemy maps this class of the notebook to a table, or classes derived from it."""
+    return "sqlalchemy.orm" in sys.modules and kind.__module__ == "__main__" and hasattr(kind, "_sa_registry")
+
+
 def _open_file(obj: Any) -> tuple[str, str] | None:
     if standard_stream(obj):
         return None
     name = getattr(obj, "name", None)
     shown = f" ({name!r})" if isinstance(name, str) else ""
-    return f"is an open file{shown}", "open it inside the cell"
+    return f"is {'a closed' if obj.closed else 'an open'} file{shown}", "open it inside the cell"
 
 
 def standard_stream(obj: object) -> str | None:
@@ -268,12 +277,17 @@ def standard_stream(obj: object) -> str | None:
     return next((name for name in STANDARD_STREAMS if getattr(sys, name, None) is obj), None)
 
 
-def unheld_lock(obj: object) -> bool:
-    if type(obj) is _thread.LockType:
-        return not obj.locked()
-    if type(obj) is _thread.RLock:
-        return not repr(obj).startswith("<locked")
-    return False
+def is_closed_file(obj: Any) -> bool:
+    """Whether it is a closed file of the file system, of one of Python's own classes."""
+    try:
+        return type(obj) in FILES and obj.closed and type(raw_of(obj)) is io.FileIO
+    except ValueError:  # it is detached
+        return False
+
+
+def raw_of(file: Any) -> Any:
+    buffer = file.buffer if type(file) is io.TextIOWrapper else file
+    return buffer.raw if hasattr(buffer, "raw") else buffer
 
 
 def finished_future(obj: Any) -> bool:
@@ -284,7 +298,11 @@ def finished_future(obj: Any) -> bool:
 
 def cannot_leave(obj: Any) -> tuple[str, str] | None:
     """Like `bound_to_process`, except for objects that have a counterpart on the other side."""
-    if unheld_lock(obj) or standard_stream(obj) or obj is threading.main_thread() or finished_future(obj):
+    if standard_stream(obj) or obj is threading.main_thread() or finished_future(obj):
+        return None
+    if type(obj) in LOCKS and not held_by_another_thread(obj):
+        return None
+    if is_closed_file(obj):
         return None
     return cannot_leave(obj.__self__) if isinstance(obj, METHODS) else bound_to_process(obj)
 
@@ -299,7 +317,7 @@ def why_without(package: str) -> tuple[str, str]:
 
 def may_be_guilty(obj: Any) -> bool:
     """Whether another object of this type may be bound to its process, although this one is not."""
-    if finished_future(obj) or hasattr(type(obj), "fileno"):
+    if finished_future(obj) or hasattr(type(obj), "fileno") or isinstance(obj, type):
         return True
     return isinstance(obj, (io.IOBase, threading.Thread, *LOCKS, *METHODS))
 

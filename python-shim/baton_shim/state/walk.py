@@ -14,6 +14,7 @@ from typing import Any
 
 from baton_shim.state.kinds import ATOMS, Kinds, is_leaf
 from baton_shim.state.numbering import Numbering
+from baton_shim.state.refusal import may_be_guilty
 from baton_shim.state.stays import Stays
 
 Known = tuple[Any, Any]  # a kind, and the state at the last message
@@ -66,7 +67,10 @@ class Walker:
     def _remember(self, number: int) -> None:
         obj = self.numbering.objects[number]
         kind = self.kinds.of(obj)
-        if kind.changes and self.kinds.why_not(obj) is None:  # the stand-in of an object that stays never changes
+        if self.kinds.why_not(obj) is not None:
+            if may_be_guilty(obj):  # a file may be closed, for example, and is sent then
+                self.states[number] = (self.kinds.staying, None)
+        elif kind.changes:
             try:
                 state = kind.read(obj)
             except Exception:  # the class's own code failed: unknown, so never equal

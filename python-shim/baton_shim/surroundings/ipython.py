@@ -9,7 +9,7 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from baton_shim.base.here import PROGRAM
-from baton_shim.base.local_modules import AUTORELOAD, autoreloader, is_own
+from baton_shim.base.local_modules import AUTORELOAD, autoreloader, is_own_module
 from baton_shim.surroundings.kind import Kind, entries, rows
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ def with_magics(_: Any) -> dict[str, bool]:
         for one in magics.values():
             # No attribute of other objects is looked up: IPython's stand-in for a magic would import the magic.
             owner = one if isinstance(one, FunctionType) else type(one.__self__ if isinstance(one, MethodType) else one)
-            module = sys.modules.get(owner.__module__)
-            if isinstance(file := getattr(module, "__file__", None), str) and is_own(owner.__module__, file):
+            if is_own_module(owner.__module__):
                 found[owner.__module__] = True
     return found
 

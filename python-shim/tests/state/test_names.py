@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import weakref
+from pathlib import Path
 
 import pytest
 from baton_shim.state import Refused, StayedError, TableBroken, stayed_text
@@ -130,7 +132,10 @@ def test_cached_functions(pair: Pair) -> None:
     [
         ("x = (n for n in [1])", "is a generator"),
         ("x = open('/dev/null')", "is an open file ('/dev/null')"),
-        ("import threading; x = threading.Lock(); x.acquire()", "is a lock"),
+        (
+            "import threading; x = threading.RLock(); t = threading.Thread(target=x.acquire); t.start(); t.join()",
+            "is a lock that another thread may hold",
+        ),
         ("import threading; x = threading.Thread()", "is a thread"),
         ("import socket; x = socket.socket()", "is a network connection"),
         ("import sqlite3; x = sqlite3.connect(':memory:')", "is a database connection"),
@@ -157,6 +162,22 @@ def test_an_engine_of_sqlalchemy_is_refused(pair: Pair) -> None:
     pair.local("import sqlalchemy; x = sqlalchemy.create_engine('sqlite://')")
     with pytest.raises(Refused, match="'x' is a database engine"):
         pair.remote("pass", "x")
+
+
+def test_a_class_that_sqlalchemy_maps_is_refused(pair: Pair) -> None:
+    pytest.importorskip("sqlalchemy")
+    pair.local(
+        "import sqlalchemy as sa; from sqlalchemy.orm import declarative_base; Base = declarative_base()\n"
+        "class User(Base): __tablename__ = 'users'; id = sa.Column(sa.Integer, primary_key=True)\n"
+        "user = User(id=1); users = [user]"
+    )
+    with pytest.raises(Refused, match="'User' is a class that SQLAlchemy maps to a table and") as caught:
+        pair.remote("pass", "User")
+    assert caught.value.hint == "define the class inside the cell that uses it"
+    with pytest.raises(Refused, match="'user' is a 'User' object, whose class is one that SQLAlchemy maps to a table"):
+        pair.remote("pass", "user")
+    outcome = pair.remote("users[0].id", "users")
+    assert str(outcome["error"]).startswith("'users[0]' is a 'User' object")
 
 
 def test_what_is_merely_reachable_explains_itself_and_comes_back(pair: Pair) -> None:
@@ -228,6 +249,93 @@ def test_an_array_that_moved_is_the_one_that_a_generator_of_the_session_holds(pa
     pair.local("x[0] = 9")
     pair.remote("first = int(next(steps)[0])", "steps")
     assert pair.namespace["first"] == 9 and pair.namespace["x"].shape == (7,)
+
+
+@pytest.mark.parametrize("mode", ["w", "a+", "xb", "r+b"])
+@pytest.mark.parametrize("buffering", [-1, 0])
+def test_a_closed_file_arrives_as_one(pair: Pair, tmp_path: Path, mode: str, buffering: int) -> None:
+    if buffering == 0 and "b" not in mode:
+        mode += "b"
+    path = tmp_path / "notes.txt"
+    if "x" not in mode:
+        path.write_text("text")
+    pair.local(
+        f"file = open({str(path)!r}, {mode!r}, {buffering}); file.write({'b' * ('b' in mode)}'more'); file.close()"
+    )
+    path.write_text("later")
+    look = "(file.name, file.mode, file.closed, type(file).__name__, getattr(file, 'encoding', None))"
+    pair.local(f"here = {look}; files = [file]")
+    assert pair.remote(f"there = {look}; same = files[0] is file", "file", "files") == {"error": None}
+    home = pair.namespace
+    assert home["there"] == home["here"] and home["same"] and path.read_text() == "later"
+    assert home["files"][0] is home["file"]
+
+
+def test_a_file_that_is_closed_later_replaces_its_stand_in(pair: Pair) -> None:
+    pair.local("files = [open('/dev/null')]; file = files[0]")
+    outcome = pair.remote("files[0].name", "files")
+    assert str(outcome["error"]) == "'files[0]' is an open file ('/dev/null') and stayed in your notebook"
+    pair.local("file.close()")
+    assert pair.remote("found = files[0].closed, files[0].name", "files") == {"error": None}
+    home = pair.namespace
+    assert home["found"] == (True, "/dev/null") and home["files"][0] is home["file"]
+    pair.remote("own = open('/dev/null'); held = [own]")
+    pair.remote("own.close()", "held")
+    assert home["held"][0].closed and home["held"][0] is home["own"]
+
+
+def test_a_closed_file_that_cannot_travel_is_not_called_an_open_one(pair: Pair) -> None:
+    pair.local("import tempfile; file = tempfile.NamedTemporaryFile(); file.close()")
+    with pytest.raises(Refused, match="'file' is a closed file"):
+        pair.remote("pass", "file")
+
+
+@pytest.mark.parametrize("kind", ["Lock", "RLock"])
+def test_a_lock_that_a_cell_holds_is_held_in_the_notebook(
+    pair: Pair, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "enumerate", list)  # other tests have left threads
+    free = "free = _thread_runs(lambda: lock.acquire(blocking=False) and not lock.release())"
+    other = (
+        "import concurrent.futures\n"
+        "def _thread_runs(function):\n"
+        "    with concurrent.futures.ThreadPoolExecutor(1) as pool: return pool.submit(function).result()\n"
+    )
+    pair.local(f"{other}import threading; lock = threading.{kind}(); held = [lock]; before = lock")
+    home = pair.namespace
+    pair.remote("lock.acquire()", "lock", "held")
+    pair.local(free)
+    assert not home["free"] and home["lock"] is home["before"] is home["held"][0]
+    pair.local("lock.release()\n" + free)
+    assert home["free"]
+    pair.remote("held[0].acquire()", "held", "lock")
+    pair.remote("lock.release()\n" + free, "lock", "_thread_runs")
+    assert home["free"]
+    pair.local("free = None\n" + free)
+    assert home["free"]
+
+
+def test_a_lock_that_a_thread_may_hold_stays_until_it_is_free(pair: Pair) -> None:
+    pair.local(
+        "import threading; lock = threading.RLock(); locks = [lock]; done = threading.Event(); ready = threading.Event()\n"
+        "def hold():\n  with lock: ready.set(); done.wait()\n"
+        "thread = threading.Thread(target=hold); thread.start(); ready.wait()"
+    )
+    outcome = pair.remote("locks[0].acquire()", "locks")
+    assert str(outcome["error"]) == "'locks[0]' is a lock that another thread may hold and stayed in your notebook"
+    pair.local("done.set(); thread.join()")
+    assert pair.remote("locks[0].acquire(); locks[0].release()", "locks") == {"error": None}
+    assert pair.namespace["locks"][0] is pair.namespace["lock"]
+
+
+def test_a_reentrant_lock_that_the_notebook_holds_is_held_in_a_cell(pair: Pair) -> None:
+    pair.local("import threading; lock = threading.RLock(); lock.acquire(); lock.acquire()")
+    assert pair.remote(
+        "lock.release(); lock.release(); again = threading.RLock(); again.acquire()", "lock", "threading"
+    ) == {"error": None}
+    pair.local("again.release()")
+    with pytest.raises(RuntimeError, match="cannot release un-acquired lock"):
+        pair.local("lock.release()")
 
 
 def test_locks_queues_and_loggers_work_on_both_sides(pair: Pair) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import array
 import ctypes
 import datetime
@@ -22,6 +21,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from baton_shim.base.locks import LOCKS
 from baton_shim.state.kinds.archives import ArchiveKind, is_archive_type
 from baton_shim.state.kinds.arrays import ArrayKind, RecordKind, TypeKind, has_plain_memory
 from baton_shim.state.kinds.arrow import ArrowBufferKind, ArrowKind, is_arrow_type
@@ -41,6 +41,7 @@ from baton_shim.state.kinds.figures import (
     is_registry_type,
     is_transform_type,
 )
+from baton_shim.state.kinds.files import FileKind
 from baton_shim.state.kinds.frames import (
     ArrowColumnKind,
     BlockKind,
@@ -69,9 +70,11 @@ from baton_shim.state.kinds.jax import (
     is_jitted_type,
     is_source_type,
 )
+from baton_shim.state.kinds.keras import KerasKind, is_keras_type
 from baton_shim.state.kinds.leaves import LeafKind, is_leaf
 from baton_shim.state.kinds.libraries import CFunctionKind, LibraryKind, is_function_type
 from baton_shim.state.kinds.limits import LimitsKind, is_limits_type
+from baton_shim.state.kinds.locks import LockKind
 from baton_shim.state.kinds.matches import MatchKind
 from baton_shim.state.kinds.reduced import DecimalContextKind, ReducedKind
 from baton_shim.state.kinds.references import (
@@ -85,9 +88,20 @@ from baton_shim.state.kinds.references import (
     ListIteratorKind,
     ReferenceKind,
     StayedKind,
+    StayingKind,
     is_kernel_stream_type,
 )
 from baton_shim.state.kinds.singletons import SingletonKind, may_be_singleton
+from baton_shim.state.kinds.tensorflow import (
+    StrategyKind,
+    TracedKind,
+    TraceKind,
+    VariableKind,
+    is_strategy_type,
+    is_trace_type,
+    is_traced_type,
+    is_variable_type,
+)
 from baton_shim.state.kinds.tensors import GeneratorKind, TensorKind, is_generator_type, is_tensor_type
 from baton_shim.state.kinds.traits import TraitsKind, is_traits_type
 from baton_shim.state.kinds.trees import (
@@ -99,7 +113,7 @@ from baton_shim.state.kinds.trees import (
 from baton_shim.state.kinds.typings import TYPINGS, TypingKind
 from baton_shim.state.kinds.ufuncs import UfuncKind, is_ufunc_type
 from baton_shim.state.kinds.weak import WEAK_COLLECTIONS, WeakCollectionKind
-from baton_shim.state.refusal import Stayed, cannot_leave, describe_failure, may_be_guilty, why_without
+from baton_shim.state.refusal import FILES, Stayed, cannot_leave, describe_failure, may_be_guilty, why_without
 
 __all__ = ["ATOMS", "Here", "Kind", "Kinds", "is_leaf"]
 
@@ -113,7 +127,7 @@ _IMMUTABLE: tuple[type, ...] = (
 )
 _REFERENCES: tuple[type, ...] = (
     *(*DICT_VIEWS, *PROXIES, *MARK_TYPES),
-    *(weakref.ref, types.ModuleType, types.MappingProxyType, _thread.LockType, _thread.RLock),
+    *(weakref.ref, types.ModuleType, types.MappingProxyType),
     *(random.SystemRandom, struct.Struct, re.Scanner, SORT_KEY),  # type: ignore[attr-defined]
 )
 _NAMED = (types.FunctionType, types.BuiltinFunctionType, functools._lru_cache_wrapper)
@@ -143,6 +157,10 @@ class Kinds:
         self.match, self.transform = MatchKind(here), TransformKind(here)
         self.library, self.c_function, self.ufunc = LibraryKind(here), CFunctionKind(here), UfuncKind(here)
         self.limits, self.compiled, self.extended = LimitsKind(here), CompiledKind(here), ExtendedKind(here)
+        self.keras = KerasKind(here)
+        self.variable, self.traced, self.strategy = VariableKind(here), TracedKind(here), StrategyKind(here)
+        self.trace, self.lock, self.file = TraceKind(here), LockKind(here), FileKind(here)
+        self.staying = StayingKind(here, self.why_not)
         self.type.functions_of = self.library.anchors[3]
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
         self._by_type: dict[type, Kind] = {
@@ -158,6 +176,8 @@ class Kinds:
             decimal.Context: self.decimal_context,
             re.Match: self.match,
             **dict.fromkeys(_REFERENCES, self.reference),
+            **dict.fromkeys(LOCKS, self.lock),
+            **dict.fromkeys(FILES, self.file),
             **dict.fromkeys(DICT_ITERATORS, self.dict_iterator),
             **dict.fromkeys(LIST_ITERATORS, self.list_iterator),
             **dict.fromkeys(WEAK_COLLECTIONS, self.weak),
@@ -287,6 +307,16 @@ class Kinds:
             return self.c_function
         if issubclass(kind, C_DATA):
             return self.c_data
+        if is_variable_type(kind):
+            return self.variable
+        if is_traced_type(kind):
+            return self.traced
+        if is_trace_type(kind):
+            return self.trace
+        if is_strategy_type(kind):
+            return self.strategy
+        if is_keras_type(kind):
+            return self.keras
         if issubclass(kind, imported("bs4", "BeautifulSoup")):  # its own pickling parses the text again, into new tags
             return self.instance
         if pickles_ordinarily(kind):

@@ -12,11 +12,10 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import random
-import sys
 from collections.abc import Iterator
 from typing import Any
 
-from baton_shim.base.local_modules import is_own
+from baton_shim.base.local_modules import is_own_module
 from baton_shim.state.kinds.base import State
 from baton_shim.state.kinds.instances import InstanceKind, container_base, slot_names
 from baton_shim.state.kinds.reduced import frozen, inside, same_form
@@ -88,9 +87,7 @@ def base_of(kind: Any) -> Any:
 
 def is_students(kind: type) -> bool:
     """Whether the notebook or one of the student's own modules defines the class."""
-    name = kind.__module__
-    file = getattr(sys.modules.get(name), "__file__", None)
-    return name == "__main__" or (isinstance(file, str) and is_own(name, file))
+    return kind.__module__ == "__main__" or is_own_module(kind.__module__)
 
 
 def is_extended(obj: Any) -> bool:

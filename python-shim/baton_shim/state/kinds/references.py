@@ -1,8 +1,7 @@
-"""Objects that only refer to others: views and proxies of dicts, weak references, streams, modules; and new locks."""
+"""Objects that only refer to others: views and proxies of dicts, weak references, streams and modules."""
 
 from __future__ import annotations
 
-import _thread
 import collections
 import dataclasses
 import functools
@@ -45,10 +44,10 @@ class ReferenceKind(Kind):
     def __init__(self, here: Here) -> None:
         super().__init__(here)
         references = self.dict_view, self.weak, self.proxy, self.key
-        self._anchors = (*references, self.stream, self.module, self.lock, self.main_thread)
+        self._anchors = (*references, self.stream, self.module, self.main_thread)
 
     def reduce(self, obj: Any) -> Any:
-        dict_view, weak, proxy, key, stream, module, lock, main_thread = self._anchors
+        dict_view, weak, proxy, key, stream, module, main_thread = self._anchors
         kind = type(obj)
         if kind in DICT_VIEWS:
             return dict_view, (DICT_VIEWS[kind], self._dict_of(obj))
@@ -63,8 +62,6 @@ class ReferenceKind(Kind):
             return (module, (obj.__name__,)) if sys.modules.get(obj.__name__) is obj else None
         if kind in MARK_TYPES:
             return DATA_CLASS_MARKS.get(id(obj))
-        if kind in (_thread.LockType, _thread.RLock):
-            return lock, (kind is _thread.RLock,)
         if kind is random.SystemRandom:
             return kind, ()
         if kind is struct.Struct:
@@ -118,9 +115,6 @@ class ReferenceKind(Kind):
             if not self.here.home:  # a module that the cell imported may not be installed in the notebook
                 raise
             return Stayed(f"the module {name!r} was imported on the GPU machine, but here: {error}")
-
-    def lock(self, reentrant: bool) -> Any:
-        return threading.RLock() if reentrant else threading.Lock()
 
     def main_thread(self) -> Any:
         return threading.main_thread()
@@ -251,3 +245,18 @@ class StayedKind(Kind):
 
     def parts(self, obj: Any, state: State) -> Iterable[Any]:
         return held_by(obj)
+
+
+class StayingKind(Kind):
+    """An object for which the other kernel has a stand-in: unchanged while there is a reason that it stays."""
+
+    name = "staying"
+    changes = True
+    replaced = True
+
+    def __init__(self, here: Here, why_not: Callable[[Any], object]) -> None:
+        super().__init__(here)
+        self._why_not = why_not
+
+    def same(self, obj: Any, state: State) -> bool:
+        return self._why_not(obj) is not None
