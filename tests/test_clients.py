@@ -13,6 +13,7 @@ from typing import Any
 
 import nbformat
 import pexpect
+import psutil
 import pytest
 from end_to_end import Place
 from end_to_end.results import ESCAPES
@@ -21,7 +22,7 @@ from nbclient import NotebookClient
 CELLS = [
     "number = 20\nprint('here', number)",
     "%%gpu --quiet\nnumber += 1\nprint('there', number)\n[number]",
-    "%%gpu --quiet\nprint('answer', input('Well? ').upper())",
+    "%%gpu --quiet\nprint('answer', input(f'{number}? ').upper())",
     "%%gpu --quiet\nnumber / 0",
     "print('after', number)",
 ]
@@ -62,7 +63,7 @@ def run(place: Place, *arguments: str | Path) -> subprocess.CompletedProcess[str
 def test_nbclient_and_nbval(place: Place, notebook: Path) -> None:
     """nbval compares the cells' output with their earlier output."""
     executed = nbformat.read(notebook, as_version=4)
-    NotebookClient(executed, timeout=60).execute()
+    NotebookClient(executed, timeout=60, resources={"metadata": {"path": str(notebook.parent)}}).execute()
     nbformat.write(executed, notebook)
     check(shown_in(notebook))
     result = run(place, "-m", "pytest", "--nbval", "-p", "no:cacheprovider", "--rootdir", notebook.parent, notebook)
@@ -94,11 +95,14 @@ def test_jupyter_console(place: Place) -> None:
             until(rf"In \[{COLOURS}{number}{COLOURS}\]: ")
             console.send(f"\x1b[200~{code}\n\n\x1b[201~\r")  # pasted, then Enter
             if "input" in code:
-                until(r"Well\? ")
+                until(r"21\? ")  # not part of the code, which the console echoes
                 console.sendline("yes")
         until("after 21")
     finally:
+        kernel = psutil.Process(console.pid).children()
         console.close(force=True)
+        # While it lives, it starts another service in place of one that is asked to end.
+        assert not psutil.wait_procs(kernel, timeout=30)[1]
     check(ESCAPES.sub("", shown), "answer YES")
 
 

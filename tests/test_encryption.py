@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from end_to_end import Kernel, Place, Service, wait_until
-from end_to_end.campaign.stage import free_port
+from end_to_end.ports import free_port
 from end_to_end.service import run_binary
 from end_to_end.tls import HERE, Tls
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from end_to_end import Kernel
 from end_to_end.autoscaler import Autoscaler, Pod
-from end_to_end.cluster import free_port
 from end_to_end.kernel import Cell
 from end_to_end.place import Place
+from end_to_end.ports import free_port
 from end_to_end.service import BINARY, Service, run_binary
 from end_to_end.waiting import wait_until
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from batch.gridengine import GridEngine, is_installed
 from end_to_end import Kernel
-from end_to_end.cluster import Cluster, free_port
+from end_to_end.cluster import Cluster
+from end_to_end.ports import free_port, free_ports
 
 pytestmark = [
     pytest.mark.root("start sge_execd"),
@@ -28,7 +29,7 @@ class GridEngineCluster(Cluster):
 
     def __init__(self) -> None:
         super().__init__(free_port())
-        self.batch = GridEngine(self.service.place.folder / "grid-engine", (free_port(), free_port()))
+        self.batch = GridEngine(self.service.place.folder / "grid-engine", free_ports(2))
         self.environment = self.batch.environment
         self.batch.start()
 

@@ -30,12 +30,12 @@ from end_to_end.chart import (
     render,
     validate,
 )
-from end_to_end.cluster import free_port
 from end_to_end.guides import GUIDES, blocks
 from end_to_end.hub import jupyter_hub
 from end_to_end.images import Images, images
 from end_to_end.place import MARK, OUTER_ENVIRONMENT, Place
 from end_to_end.pods import Node
+from end_to_end.ports import free_port
 from end_to_end.service import end, run_binary
 from end_to_end.tls import Tls
 from end_to_end.waiting import wait_until

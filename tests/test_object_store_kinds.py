@@ -14,7 +14,8 @@ import msgpack
 import pytest
 import requests
 from end_to_end import Kernel, Place, Service
-from end_to_end.object_store import KINDS, Azurite, FakeGcs, ObjectStore, free_ports
+from end_to_end.object_store import KINDS, Azurite, FakeGcs, ObjectStore
+from end_to_end.ports import free_port
 from end_to_end.service import TOKEN, run_binary
 from end_to_end.tls import Tls
 
@@ -38,7 +39,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, tls: Tls) -> Iterator[
 @pytest.fixture
 def service(tls: Tls) -> Iterator[Service]:
     """The broker has a certificate of the same authority."""
-    service = Service(Place.create(), f"https://127.0.0.1:{free_ports(1)[0]}", tls)
+    service = Service(Place.create(), f"https://127.0.0.1:{free_port()}", tls)
     yield service
     left = service.close()
     assert not left, f"Processes left behind: {left}"

@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 import pytest
 from end_to_end import Kernel
-from end_to_end.cluster import Batch, Cluster, free_port
+from end_to_end.cluster import Batch, Cluster
+from end_to_end.ports import free_port
 from end_to_end.service import TOKEN, run_binary
 from end_to_end.waiting import wait_until
 

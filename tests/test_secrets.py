@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from end_to_end import Kernel, Place, Service, wait_until
-from end_to_end.hub import free_ports
+from end_to_end.ports import free_port
 from end_to_end.service import BINARY, TOKEN
 
 NOBODY = 65534
@@ -43,7 +43,7 @@ seen = dict(os.environ), {name.decode(): value.decode() for name, value in first
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    service = Service(Place.create(), f"http://127.0.0.1:{free_ports('broker')['broker']}")
+    service = Service(Place.create(), f"http://127.0.0.1:{free_port()}")
     yield service
     left = service.close()
     assert not left, f"Processes left behind: {left}"

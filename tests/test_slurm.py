@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from end_to_end import Kernel
-from end_to_end.cluster import free_port
+from end_to_end.ports import free_port
 from slurm.cluster import SlurmCluster
 from slurm.slurm import is_installed
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from end_to_end.cluster import free_port
+from end_to_end.ports import free_port
 from end_to_end.waiting import wait_until
 from slurm.cluster import SlurmCluster
 from slurm.course import Course, Student

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from end_to_end import Kernel
-from end_to_end.cluster import free_port
 from end_to_end.place import MARK
+from end_to_end.ports import free_port
 from end_to_end.service import BINARY
 from end_to_end.waiting import wait_until
 from slurm.cluster import SlurmCluster

@@ -11,8 +11,9 @@ from datetime import UTC, datetime, timedelta
 import psutil
 import pytest
 from end_to_end import Kernel, wait_until
-from end_to_end.cluster import Batch, free_port
+from end_to_end.cluster import Batch
 from end_to_end.place import has_words
+from end_to_end.ports import free_port
 from end_to_end.service import run_binary
 
 PEOPLE = 3

@@ -38,7 +38,9 @@ def submit(folder: Path, command: str) -> None:
             stderr=log,
             start_new_session=True,
         )
-    (folder / f"{number}.pid").write_text(str(job.pid))
+    written = folder / f"{number}.written"
+    written.write_text(str(job.pid))
+    written.rename(folder / f"{number}.pid")
     while (folder / "mute").exists():
         time.sleep(POLL_SECONDS)
     print(number)

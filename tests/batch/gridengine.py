@@ -27,7 +27,7 @@ def is_installed() -> bool:
 class GridEngine:
     """Its files are in one folder; commands find it through the variables in `environment`."""
 
-    def __init__(self, folder: Path, ports: tuple[int, int]) -> None:
+    def __init__(self, folder: Path, ports: list[int]) -> None:
         self.folder = folder
         self.host = socket.gethostname()
         self._processes: list[subprocess.Popen[bytes]] = []

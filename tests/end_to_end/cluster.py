@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,13 +23,6 @@ WORKER_VARIABLES = (
     *(MARK, "XDG_RUNTIME_DIR"),
 )
 BATCH = Path(__file__).parents[1] / "batch/batch.py"
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 class Cluster:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import uuid
@@ -17,6 +16,7 @@ import psutil
 import websocket
 
 from end_to_end.place import Place
+from end_to_end.ports import free_ports
 from end_to_end.service import BINARY
 from end_to_end.waiting import wait_until
 
@@ -66,7 +66,7 @@ class Hub:
         self.more_settings = more_settings
         self.folder = place.folder / "hub"
         self.folder.mkdir()
-        self.ports = free_ports("hub", "api", "proxy_api", "broker")
+        self.ports = dict(zip(("hub", "api", "proxy_api", "broker"), free_ports(4), strict=True))
         self.url = f"http://127.0.0.1:{self.ports['hub']}"
         self.pages = f"{self.url}/services/baton/"
         self.broker_url = f"http://127.0.0.1:{self.ports['broker']}"
@@ -238,14 +238,6 @@ def jupyter_hub(more_settings: str = "") -> Iterator[Hub]:
     finally:
         left = hub.close()
     assert not left, f"Processes left behind: {left}"
-
-
-def free_ports(*names: str) -> dict[str, int]:
-    sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in names}
-    ports = {name: listener.getsockname()[1] for name, listener in sockets.items()}
-    for listener in sockets.values():
-        listener.close()
-    return ports
 
 
 def end(process: subprocess.Popen[bytes] | psutil.Process) -> None:

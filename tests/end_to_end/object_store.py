@@ -14,17 +14,16 @@ import hmac
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import warnings
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlencode
 
 import requests
 
+from end_to_end.ports import free_ports
 from end_to_end.waiting import wait_until
 
 if TYPE_CHECKING:  # benchmarks run where its package is not installed
@@ -276,12 +275,3 @@ def service_account() -> dict[str, Any]:
         "private_key_id": "1",
         "token_uri": "https://oauth2.googleapis.com/token",
     }
-
-
-def free_ports(count: int) -> list[int]:
-    """Reserves all at once, so that no port is returned twice."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]

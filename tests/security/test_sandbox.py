@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 from end_to_end import Kernel, Place, Service, wait_until
+from end_to_end.ports import free_port
 from end_to_end.restricted import WITHOUT_USER_NAMESPACES
 from end_to_end.root_images import make_image
 from end_to_end.service import BINARY
@@ -204,8 +205,7 @@ def attacked(request: pytest.FixtureRequest) -> Iterator[Attacked]:
     sandbox, start, *device = request.param.split("-")
     if sandbox == "bubblewrap" and shutil.which("bwrap") is None:
         pytest.fail("bubblewrap is missing: run scripts/install-system-packages sandbox")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     service = Service(Place.create(), f"http://127.0.0.1:{port}")
     echo = Echo()
     kernels: list[Kernel] = []

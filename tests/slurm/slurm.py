@@ -10,11 +10,11 @@ import secrets
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+from end_to_end.ports import free_ports
 from end_to_end.waiting import wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol")
@@ -165,14 +165,3 @@ class Slurm:
         nodes = f"Nodes={','.join(self.nodes)} MaxTime=INFINITE State=UP"
         text += f"PartitionName=gpu {nodes} Default=YES PriorityTier=1\n"
         return text + f"PartitionName={URGENT} {nodes} PriorityTier=2\n"
-
-
-def free_ports(count: int) -> Sequence[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

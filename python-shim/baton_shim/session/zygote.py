@@ -119,7 +119,6 @@ def unfit() -> str | None:
 
 def serve(control: socket.socket, preloaded: Preloaded) -> Callable[[], None]:
     """Forks whenever the worker asks. Returns only in a fork, with the function that the fork has to run."""
-    import contextlib
     import gc
     import signal
     import socket
@@ -134,13 +133,10 @@ def serve(control: socket.socket, preloaded: Preloaded) -> Callable[[], None]:
         said, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not said:
             os._exit(0)
-        child = os.fork()
-        if child == 0:
+        if os.fork() == 0:
             control.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             return begin(descriptors[0], preloaded)
-        with contextlib.suppress(OSError):  # the worker may have abandoned this start
-            os.write(descriptors[0], child.to_bytes(4, "little"))
         os.close(descriptors[0])
 
 
@@ -192,7 +188,10 @@ def begin(connection: int, preloaded: Preloaded) -> Callable[[], None]:
 
 
 def join_groups(connection: int) -> None:
-    """Joins the control groups whose files arrive first. After that, the worker may let this process wait."""
+    """Joins the control groups whose files arrive first, then sends the process id.
+
+    After that, the worker may let this process wait.
+    """
     import socket
 
     with socket.socket(fileno=os.dup(connection)) as worker:
@@ -200,7 +199,7 @@ def join_groups(connection: int) -> None:
         for group in groups:
             os.write(group, b"0")
             os.close(group)
-        worker.sendall(b"!")
+        worker.sendall(os.getpid().to_bytes(4, "little"))
 
 
 def receive(connection: int) -> tuple[dict[str, Any], list[int]]:

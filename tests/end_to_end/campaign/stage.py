@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import socket
 import threading
 import time
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from end_to_end.disks import Disk
 from end_to_end.kernel import Kernel
 from end_to_end.network import Network, Relay
 from end_to_end.place import Place, has_words
+from end_to_end.ports import free_port
 from end_to_end.service import Service
 from end_to_end.wire import Wire
 from end_to_end.witness import Witness
@@ -273,9 +273,3 @@ class Stage:
             for disk in self.disks.values():
                 disk.close()
             shutil.rmtree(self.place.folder, ignore_errors=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -186,9 +186,8 @@ impl Zygote {
         connection
             .async_io(Interest::WRITABLE, || send(&connection, b"!", join_files))
             .await?;
+        // The fork sends its process id when it has joined the groups.
         let number = connection.read_i32_le().await?;
-        // The fork sends a byte when it has joined the groups.
-        connection.read_u8().await?;
         Ok(Parked {
             connection,
             process: Pid::from_raw(number),
