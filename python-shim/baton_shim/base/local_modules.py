@@ -19,7 +19,7 @@ import io
 import os
 import pickle
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -62,6 +62,8 @@ class LocalModules(MetaPathFinder):
         """What the other end has loaded and this end has not."""
         self._news: dict[str, Loaded] = {}
         self._old_objects: dict[Any, Any] = {}
+        self.give_environment: Callable[[bytes, OnUndo], object] = lambda difference, undo: None
+        """Applies the `environment` of the other end's `look`."""
 
     def watch(self) -> None:
         """From now on, this end records what it loads."""
@@ -84,15 +86,18 @@ class LocalModules(MetaPathFinder):
         self.packages.restart()
         self.both.restart()
 
-    def look(self) -> bytes | None:
-        """What the other end must know before it reads anything else."""
+    def look(self, environment: bytes | None = None) -> bytes | None:
+        """What the other end must know before it reads anything else.
+
+        `environment`: variables, many of which have an effect only if they are set before a library is imported.
+        """
         self._see_autoreload()
         self._news = {name: loaded for name, loaded in self.loaded.items() if self._sent.get(name) != loaded}
         packages, both = self.packages.look(), self.both.look()
-        if packages is None and not self._news and not both:
+        if packages is None and not self._news and not both and environment is None:
             return None
         modules = {name: tuple(loaded) for name, loaded in self._news.items()}
-        return pickle.dumps((packages and tuple(packages), modules, both))
+        return pickle.dumps((packages and tuple(packages), modules, both, environment))
 
     def commit(self, undo: OnUndo) -> None:
         """The result of the last `look` has been sent."""
@@ -103,7 +108,9 @@ class LocalModules(MetaPathFinder):
 
     def apply(self, news: bytes, undo: OnUndo) -> None:
         """Raises the error of a module that has to be reloaded here."""
-        packages, modules, both = pickle.loads(news)
+        packages, modules, both, environment = pickle.loads(news)
+        if environment is not None:
+            self.give_environment(environment, undo)
         if packages is not None:
             self.packages.apply(Installed(*packages), undo)
         undo(partial(vars(self).update, {name: dict(vars(self)[name]) for name in ("loaded", "_sent", "_given")}))

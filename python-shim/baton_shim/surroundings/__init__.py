@@ -14,6 +14,7 @@ from baton_shim.surroundings.formats import PRINTERS
 from baton_shim.surroundings.jaxes import JAX
 from baton_shim.surroundings.part import Part, warn
 from baton_shim.surroundings.patches import Patches
+from baton_shim.surroundings.process import ENVIRONMENT
 from baton_shim.surroundings.registered import REGISTERED
 from baton_shim.surroundings.settings import Settings
 
@@ -40,6 +41,7 @@ class Surroundings:
         self.namespace = namespace
         self.modules = modules
         self.settings = Settings()
+        modules.give_environment = self.settings.give_environment_first
         self.patches = Patches()
 
     @functools.cached_property
@@ -66,7 +68,9 @@ class Surroundings:
     def look(self) -> Difference:
         """What the other end lacks. Changes nothing if the result is not sent."""
         found = ((part.name, part.look()) for part in self._parts)
-        return Difference(self.modules.look(), {name: one for name, one in found if one is not None})
+        parts = {name: one for name, one in found if one is not None}
+        (environment,) = (parts.get(self.settings.name) or {}).get(ENVIRONMENT.name, [None])
+        return Difference(self.modules.look(environment), parts)
 
     def whole(self, cells: list[str] | None) -> dict[str, Any]:
         """What a new kernel lacks, as far as it outlives this kernel. Changes nothing for the session.

@@ -50,6 +50,8 @@ class Settings:
         self._next: dict[str, Any] = {}
         self._waiting: Changes = {}
         self._reported: set[str] = set()  # kinds that have been reported as staying here
+        self._before_first: dict[str, Any] = {}
+        """Values before what was applied ahead of a message that is now being read."""
         self._modules = 0  # the number of imported modules at the last look
 
     def begins_as_program(self) -> None:
@@ -118,6 +120,25 @@ class Settings:
                     self._next.pop(kind.name, None)
             self._known |= self._next
 
+    def give_environment_first(self, difference: bytes, undo: OnUndo) -> None:
+        """Applies the changes of a message before its objects are read, which may import libraries.
+
+        Variables that were changed here, too, are left to `apply`.
+        """
+        here, known = ENVIRONMENT.look(), self._before(ENVIRONMENT)
+        new, gone = pickle.loads(difference)
+
+        def is_unchanged(name: bytes) -> bool:
+            return bool(here.get(name) == known.get(name))
+
+        def take_back() -> None:
+            self._before_first.clear()
+            put_back(ENVIRONMENT, here)
+
+        undo(take_back)
+        self._before_first[ENVIRONMENT.name] = here
+        ENVIRONMENT.apply(({name: new[name] for name in new if is_unchanged(name)}, list(filter(is_unchanged, gone))))
+
     def apply(self, changes: Changes, undo: OnUndo) -> list[str]:
         troubles: list[str] = []
         undo(functools.partial(setattr, self, "_waiting", dict(self._waiting)))
@@ -127,7 +148,8 @@ class Settings:
                 continue
             if kind.is_here():
                 with suppress(Exception):  # as in `look`
-                    undo(functools.partial(put_back, kind, kind.look()))
+                    before = self._before_first.pop(kind.name) if kind.name in self._before_first else kind.look()
+                    undo(functools.partial(put_back, kind, before))
                 troubles += self._apply(kind, differences)
             else:
                 self._wait(kind, differences)

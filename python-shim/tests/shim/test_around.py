@@ -359,6 +359,17 @@ def test_a_setting_of_jax_from_the_cell_that_imports_it(baton: Baton) -> None:
     assert baton.run("%%gpu\nimport jax.numpy\nstr(jax.numpy.ones(1).dtype)").result == "'float64'"
 
 
+@pytest.mark.parametrize("first_line", ["", "%%gpu\n"], ids=["to the session", "to the notebook"])
+def test_libraries_are_imported_with_the_environment_that_the_cell_has_set(baton: Baton, first_line: str) -> None:
+    """The other end imports tqdm, which reads the variable only then, to rebuild `kinds`."""
+    other_line = "%%gpu\n" if not first_line else ""
+    baton.run(f"{first_line}import os\nos.environ['TQDM_MININTERVAL'] = '7'\nimport tqdm\nkinds = [tqdm.tqdm]")
+    interval = "kinds[0]([], file=__import__('io').StringIO()).mininterval"
+    assert baton.run(f"{other_line}{interval}").result == "7.0"
+    baton.run(f"{first_line}del os.environ['TQDM_MININTERVAL']")
+    assert baton.run(f"{other_line}'TQDM_MININTERVAL' in os.environ").result == "False"
+
+
 def test_a_setting_is_taken_back(baton: Baton) -> None:
     baton.run("import os, pandas as pd\nos.environ['COURSE'] = '1'\npd.options.display.max_rows = 7")
     baton.run("%%gpu\ndel os.environ['COURSE']\npd.reset_option('display.max_rows')")

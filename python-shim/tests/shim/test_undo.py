@@ -34,6 +34,16 @@ def test_a_cell_is_undone(baton: Baton) -> None:
     assert baton.run("%gpu_undo").text("stderr").startswith("UsageError: There is nothing to undo")
 
 
+def test_variables_of_the_environment_are_undone(baton: Baton) -> None:
+    baton.run("import os\nos.environ['COURSE'] = '1'")
+    baton.run("%%gpu\nos.environ |= {'COURSE': '2', 'WEEK': '7'}")
+    look = "[os.environ.get(name) for name in ('COURSE', 'WEEK')]"
+    assert baton.value(look) == "['2', '7']"
+    baton.run("%gpu_undo")
+    assert baton.value(look) == "['1', None]"
+    assert baton.run(f"%%gpu\n{look}").result == "['1', None]"
+
+
 def test_several_cells_and_blocks(baton: Baton) -> None:
     baton.run(MAKE + "\nfrom baton import gpu")
     baton.run("%%gpu\nx += 1; rows.append(2)")
