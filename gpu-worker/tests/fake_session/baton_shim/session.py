@@ -99,13 +99,20 @@ class Kernel(IPythonKernel):
             return
         name, _ = self.link.receive()
         assert name == "begin", name
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # A worker may interrupt twice. Only the cell's own code is interrupted.
+        came = []
+        signal.signal(signal.SIGINT, lambda *_: came.append(True))
         self.link.send("started", message_id=self.message_id)
         try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if came:
+                raise KeyboardInterrupt
             reply = await self.do_execute(
                 run["code"], run["silent"], store_history=False, allow_stdin=run["allow_stdin"]
             )
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             reply = {"status": "error", "ename": "KeyboardInterrupt", "evalue": "", "traceback": []}
         sys.stdout.flush()
         sys.stderr.flush()
