@@ -266,11 +266,11 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self.shell.last_execution_result = None  # it refers to the value
         result = self.shell.displayhook.take()
         names, gone = self._names.changed(prepared["stores"], prepared["drop"])
-        around = self.surroundings.look()
+        around = self.surroundings.look(prepared["returns"])
         if not prepared["returns"]:
             if result is not None:
                 self.shell.display_pub.publish(result.data, result.metadata)
-            names, gone, result, around = [], [], None, around._replace(parts={})
+            names, gone, result = [], [], None
         extra: dict[str, Any] = {
             "names": names,
             "error": errors.describe(raised) if raised is not None else None,

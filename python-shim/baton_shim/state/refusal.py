@@ -18,6 +18,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from baton_shim.base.closure import Uses
@@ -249,8 +250,9 @@ def bound_to_process(obj: object) -> tuple[str, str] | None:
         return _open_file(obj)
     if kind.__module__ in ("tempfile", "_io") and hasattr(obj, "fileno"):
         return _open_file(obj)
-    if is_mapped(obj if isinstance(obj, type) else kind):
-        what = "is a class" if isinstance(obj, type) else f"is a {name_of_type(kind)!r} object, whose class is one"
+    is_class = issubclass(kind, type)
+    if is_mapped(obj if is_class else kind):
+        what = "is a class" if is_class else f"is a {name_of_type(kind)!r} object, whose class is one"
         return f"{what} that SQLAlchemy maps to a table", "define the class inside the cell that uses it"
     for module, name, reason, hint in _BY_BASE:
         base = getattr(sys.modules.get(module), name, None)
@@ -259,9 +261,11 @@ def bound_to_process(obj: object) -> tuple[str, str] | None:
     return None
 
 
-def is_mapped(kind: type) -> bool:
+def is_mapped(kind: Any) -> bool:
     """Whether SQLAlchemy maps this class of the notebook to a table, or classes derived from it."""
-    return "sqlalchemy.orm" in sys.modules and kind.__module__ == "__main__" and hasattr(kind, "_sa_registry")
+    with suppress(Exception):  # its metaclass failed
+        return "sqlalchemy.orm" in sys.modules and kind.__module__ == "__main__" and hasattr(kind, "_sa_registry")
+    return False
 
 
 def _open_file(obj: Any) -> tuple[str, str] | None:

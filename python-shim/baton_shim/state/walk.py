@@ -7,6 +7,7 @@ number, level by level, and those of one kind are compared together, which costs
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import compress, repeat
 from operator import is_, itemgetter
@@ -68,8 +69,9 @@ class Walker:
         obj = self.numbering.objects[number]
         kind = self.kinds.of(obj)
         if self.kinds.why_not(obj) is not None:
-            if may_be_guilty(obj):  # a file may be closed, for example, and is sent then
-                self.states[number] = (self.kinds.staying, None)
+            with suppress(Exception):  # the class's own code failed: it stays
+                if may_be_guilty(obj):  # a file may be closed, for example, and is sent then
+                    self.states[number] = (self.kinds.staying, None)
         elif kind.changes:
             try:
                 state = kind.read(obj)

@@ -65,9 +65,9 @@ class Surroundings:
         for part in self._parts:
             part.restart()
 
-    def look(self) -> Difference:
-        """What the other end lacks. Changes nothing if the result is not sent."""
-        found = ((part.name, part.look()) for part in self._parts)
+    def look(self, returns: bool = True) -> Difference:
+        """What the other end lacks. Changes nothing if the result is not sent. `returns`: whether it gets any parts."""
+        found = ((part.name, part.look()) for part in self._parts if returns)
         parts = {name: one for name, one in found if one is not None}
         (environment,) = (parts.get(self.settings.name) or {}).get(ENVIRONMENT.name, [None])
         return Difference(self.modules.look(environment), parts)
