@@ -102,11 +102,11 @@ class Slow:
             "slow = Slow()\nvalues = [1]"
         ).ok()
 
-    def begin(self) -> tuple[Cell, int]:
-        """The cell, which waits for the name, and the process that runs it."""
+    def begin(self, then: str = "") -> tuple[Cell, int]:
+        """The cell, which waits for the name, and the process that runs it. `then` continues the expression with it."""
         cell = self.kernel.begin(
             "%%gpu\nimport os\nvalues.append(2)\nprint(" + WHO + ", flush=True)\n"
-            "found = eval('sl' + 'ow').x\nvalues.append(3)"
+            f"found = eval('sl' + 'ow').x{then}\nvalues.append(3)"
         )
         shown = cell.wait_for(lambda result: result.stdout.endswith("\n"), "the cell runs").stdout
         session = self.kernel.place.session_pid(shown)
@@ -192,7 +192,8 @@ def test_the_session_killed(slow: Slow) -> None:
 
 
 def test_an_interrupt(slow: Slow) -> None:
-    cell, _ = slow.begin()
+    # The interrupt may arrive after the name.
+    cell, _ = slow.begin(" + __import__('time').sleep(60)")
     slow.kernel.interrupt()
     slow.answer()
     assert cell.finish(seconds=20).error == ("KeyboardInterrupt", "")
