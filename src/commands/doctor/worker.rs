@@ -79,7 +79,7 @@ fn environment(settings: &Settings, config: &EnvironmentConfig, in_sandbox: bool
         Ok(()) => Finding::Good(format!("The environment {name}: {good}")),
         Err(error) => {
             let error = format!("{error:#}");
-            let (what, fix) = error.split_once("\nhint: ").unwrap_or((&error, SETTINGS));
+            let (what, fix) = with_fix(&error);
             Finding::wrong(format!("The environment {name}: {what}"), fix)
         }
     }
@@ -110,7 +110,7 @@ fn sandbox(settings: &Settings, python: &Path) -> (Finding, bool) {
         }
         Err(error) => format!("{error:#}"),
     };
-    let (what, fix) = error.split_once("\nhint: ").unwrap_or((&error, SETTINGS));
+    let (what, fix) = with_fix(&error);
     // Most machines are for notebooks, or for one person with `baton up`.
     let is_for_workers = settings.worker_sandbox.is_some() || settings.worker_python.is_some();
     let finding = match is_for_workers {
@@ -219,14 +219,19 @@ fn same_library(notebook: &Python, worker: &Python, name: &str) -> Option<Findin
     Some(Finding::wrong(what, fix))
 }
 
+/// What a message says, and its hint.
+fn with_fix(message: &str) -> (&str, &str) {
+    message
+        .split_once("\nhint: ")
+        .unwrap_or((message, SETTINGS))
+}
+
 /// Runs a cell, as a worker does before it connects.
 fn runs_a_cell(settings: &Settings, python: &Path, in_sandbox: bool) -> Finding {
     match try_a_session(settings, python, in_sandbox) {
         Ok(None) => Finding::Good("A session of a worker here starts and runs a cell".to_owned()),
         Ok(Some(warning)) => {
-            let (what, fix) = warning
-                .split_once("\nhint: ")
-                .unwrap_or((&warning, SETTINGS));
+            let (what, fix) = with_fix(&warning);
             Finding::wrong(what, fix)
         }
         Err(error) => Finding::wrong(
