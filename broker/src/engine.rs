@@ -21,8 +21,9 @@ use crate::{
 };
 use axum::body::Bytes;
 use baton_broker_queue::{
-    Account, Action, Activity, Command, ConnectionId, Dispatch, Ending, Graces, Identity, NotDone,
-    Now, Observation, OpenJob, Overview, Severity, Unwelcome, WorkerHello, Write,
+    Account, Action, Activity, Assignment, Batch, Command, ConnectionId, Dispatch, Ending, Graces,
+    Identity, NotDone, Now, Observation, OpenJob, Overview, Severity, Unwelcome, WorkerHello,
+    Write,
     courses::Courses,
     pools::{ComingLessons, PoolLook, PoolsPresent},
 };
@@ -202,14 +203,14 @@ async fn serve(
     connections: &mut Connections,
     stop: &CancellationToken,
 ) -> Result<(), StoreError> {
-    let mut batch = Vec::with_capacity(BATCH);
+    let mut events = Vec::with_capacity(BATCH);
     let mut looks = tokio::time::interval(LEADERSHIP_CHECK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let deadline = dispatch.next_deadline();
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            received = engine.inbox.recv_many(&mut batch, BATCH) => {
+            received = engine.inbox.recv_many(&mut events, BATCH) => {
                 if received == 0 {
                     return Ok(());
                 }
@@ -224,23 +225,16 @@ async fn serve(
             }
             Some(()) = connections.reader_ended() => continue,
         }
-        let now = now();
-        let (mut actions, mut answers) = (Vec::new(), Vec::new());
-        for event in batch.drain(..) {
-            handle(
-                &mut dispatch,
-                connections,
-                event,
-                now,
-                &mut actions,
-                &mut answers,
-            );
+        let (mut batch, mut answers) = (Batch::new(now()), Vec::new());
+        for event in events.drain(..) {
+            handle(&mut dispatch, connections, event, &mut batch, &mut answers);
         }
         // Only the deadline from before this batch counts. Whatever became due since is for the next turn.
-        if deadline.is_some_and(|deadline| deadline <= now.instant) {
-            dispatch.on_time_passed(now, &mut actions);
+        if deadline.is_some_and(|deadline| deadline <= batch.now.instant) {
+            dispatch.on_time_passed(&mut batch);
         }
-        dispatch.assign_and_notify(now, &mut actions);
+        dispatch.assign_and_notify(&mut batch);
+        let actions = batch.actions;
         let stored = perform(engine, &mut dispatch, &mut notes, connections, actions).await;
         stored.inspect_err(|error| connections.report_shortage(&dispatch, error))?;
         for (caller, done) in answers {
@@ -258,53 +252,52 @@ fn handle(
     dispatch: &mut Dispatch,
     connections: &mut Connections,
     event: Event,
-    now: Now,
-    actions: &mut Vec<Action>,
+    batch: &mut Batch,
     answers: &mut Vec<Answer>,
 ) {
     match event {
         Event::ProxyConnected(connection, outgoing, notebook, account) => {
             connections.add(connection, outgoing);
-            dispatch.on_proxy_connected(connection, notebook, account, actions);
+            dispatch.on_proxy_connected(connection, notebook, account, batch);
         }
         Event::WorkerConnected(connection, outgoing, hello) => {
             connections.add(connection, outgoing);
-            dispatch.on_worker_connected(connection, hello, now, actions);
+            dispatch.on_worker_connected(connection, hello, batch);
         }
         Event::FromProxy(connection, message, _booking) => {
-            dispatch.on_proxy_message(connection, message, now, actions);
+            dispatch.on_proxy_message(connection, message, batch);
         }
         Event::Unwelcome(connection, message, why, _booking) => {
-            dispatch.on_proxy_refused(connection, message, &why, now, actions);
+            dispatch.on_proxy_refused(connection, message, &why, batch);
         }
         Event::FromWorker(connection, message) => {
-            dispatch.on_worker_message(connection, message, now, actions);
+            dispatch.on_worker_message(connection, message, batch);
         }
         Event::Closed(connection, ending) => {
             connections.remove(connection);
-            dispatch.on_closed(connection, ending, now);
+            dispatch.on_closed(connection, ending, batch.now);
         }
         Event::CaughtUp {
             connection,
             job,
             through,
-        } => dispatch.on_caught_up(connection, job, through, actions),
+        } => dispatch.on_caught_up(connection, job, through, batch),
         // The caller may be gone.
         Event::Overview(answer) => drop(answer.send(dispatch.overview())),
-        Event::Explain(job, answer) => drop(answer.send(dispatch.explain(job, now))),
-        Event::Courses(seen_by, answer) => drop(answer.send(dispatch.courses(&seen_by, now))),
+        Event::Explain(job, answer) => drop(answer.send(dispatch.explain(job, batch.now))),
+        Event::Courses(seen_by, answer) => drop(answer.send(dispatch.courses(&seen_by, batch.now))),
         Event::Allowances(who, course, answer) => {
-            drop(answer.send(dispatch.allowances(&who, &course, now)));
+            drop(answer.send(dispatch.allowances(&who, &course, batch.now)));
         }
         Event::Attachable(account, answer) => drop(answer.send(dispatch.attachable(&account))),
         Event::Discard(account, job, answer) => {
-            let done = dispatch.discard(&account, job, now, actions);
+            let done = dispatch.discard(&account, job, batch);
             answers.push((answer, done));
         }
-        Event::Pools(look, answer) => drop(answer.send(dispatch.on_pools(look, now, actions))),
-        Event::Lessons(answer) => drop(answer.send(dispatch.coming_lessons(i64::MAX, now))),
+        Event::Pools(look, answer) => drop(answer.send(dispatch.on_pools(look, batch))),
+        Event::Lessons(answer) => drop(answer.send(dispatch.coming_lessons(i64::MAX, batch.now))),
         Event::Act(who, command, answer) => {
-            let done = dispatch.act(&who, command, now, actions);
+            let done = dispatch.act(&who, command, batch);
             answers.push((answer, done));
         }
     }
@@ -362,11 +355,11 @@ async fn perform_once(
         }
         drop(writes);
     }
-    let mut further = Vec::new();
+    let mut further = Batch::new(now());
     for action in sends {
         send(engine, dispatch, connections, action, &mut further).await?;
     }
-    Ok(further)
+    Ok(further.actions)
 }
 
 fn log(observation: &Observation) {
@@ -389,7 +382,7 @@ async fn send(
     dispatch: &mut Dispatch,
     connections: &mut Connections,
     action: Action,
-    further: &mut Vec<Action>,
+    further: &mut Batch,
 ) -> Result<(), StoreError> {
     match action {
         // Stored already.
@@ -416,36 +409,49 @@ async fn send(
             job,
             after,
         } => connections.catch_up(engine, connection, job, after),
-        Action::Assign {
-            connection,
-            job,
-            fencing,
-            timeout_ms,
-            owner,
-            environment,
-            submission,
-        } => {
-            let mut submission = match submission {
-                Some(submission) => Arc::unwrap_or_clone(submission),
-                None => match engine.store.submission(job).await? {
-                    Some(submission) => submission,
-                    None => return Err(StoreError::Conflict { job }),
-                },
-            };
-            submission.cell.timeout_ms = timeout_ms;
-            let message = ToWorker::Assign {
-                fencing,
-                account: engine.account_number(&owner, submission.notebook),
-                environment,
-                submission,
-            };
-            if let Err(bytes) = connections.send_stored(connection, &message) {
-                dispatch.on_not_sent(job, bytes, now(), further);
-            }
+        Action::Assign(connection, assignment) => {
+            assign(
+                engine,
+                dispatch,
+                connections,
+                connection,
+                assignment,
+                further,
+            )
+            .await?;
         }
         Action::Close(connection) => connections.close(connection),
         // Logged already.
         Action::Log(_) => {}
+    }
+    Ok(())
+}
+
+async fn assign(
+    engine: &Engine,
+    dispatch: &mut Dispatch,
+    connections: &mut Connections,
+    connection: ConnectionId,
+    assignment: Assignment,
+    further: &mut Batch,
+) -> Result<(), StoreError> {
+    let job = assignment.job;
+    let mut submission = match assignment.submission {
+        Some(submission) => Arc::unwrap_or_clone(submission),
+        None => match engine.store.submission(job).await? {
+            Some(submission) => submission,
+            None => return Err(StoreError::Conflict { job }),
+        },
+    };
+    submission.cell.timeout_ms = assignment.timeout_ms;
+    let message = ToWorker::Assign {
+        fencing: assignment.fencing,
+        account: engine.account_number(&assignment.owner, submission.notebook),
+        environment: assignment.environment,
+        submission,
+    };
+    if let Err(bytes) = connections.send_stored(connection, &message) {
+        dispatch.on_not_sent(job, bytes, further);
     }
     Ok(())
 }

@@ -1,26 +1,30 @@
-//! Everything that the broker decides, as a state machine: `(state, event, now) -> actions`.
+//! Everything that the broker decides, as a state machine: `(state, events, now) -> actions`.
 //!
-//! In: messages of proxies and workers, opened and closed connections, and the time. Out:
-//! [`Action`]s. The caller stores all writes of a batch in one transaction and sends only
-//! afterwards, so a crash cannot undo what a peer has already received. The state here is a copy of
-//! the store's open jobs, plus the connected peers. If a transaction fails, the copy is discarded
-//! and loaded again.
+//! In: messages of proxies and workers, opened and closed connections, and the time. Out: the
+//! [`Action`]s of a [`Batch`]. The caller stores all writes of a batch in one transaction and sends
+//! only afterwards, so a crash cannot undo what a peer has already received. The state here is a
+//! copy of the store's open jobs, plus the connected peers. If a transaction fails, the copy is
+//! discarded and loaded again.
+//!
+//! [`Dispatch`] holds the state and has a method for each kind of event. What an event leads to is
+//! in the functions of one module for each subject; what every subject does to jobs is in
+//! `transitions`.
 //!
 //! **Invariant:** no I/O, no clock, cannot fail.
 
 mod accounts;
-mod act;
 mod allowances;
-mod behind;
+mod batch;
+mod commands;
 mod environments;
 mod estimate;
-mod events;
 mod explain;
 #[cfg(test)]
 mod exploration;
 mod graces;
 mod job;
 mod jobs;
+mod lost_records;
 mod needs;
 mod observation;
 mod orphans;
@@ -32,9 +36,12 @@ mod queue;
 mod refusals;
 #[cfg(test)]
 mod tests;
+mod transitions;
 mod worker;
+mod worker_events;
 
-pub use act::{Command, NotDone};
+pub use batch::{Action, Assignment, Batch, ConnectionId, Now};
+pub use commands::{Command, NotDone};
 pub use job::Job;
 pub use needs::of_cell;
 pub use observation::{Observation, Severity};
@@ -42,18 +49,15 @@ pub use overview::{Activity, JobView, Overview, WorkerView};
 pub use queue::Waiting;
 
 use crate::{
+    Account, Identity, Unwelcome, WorkerHello,
     courses::Courses,
-    pools::PoolState,
-    record::{Loaded, Phase, Remainder, Write},
+    pools::{ComingLessons, PoolLook, PoolState, PoolsPresent},
+    record::{Loaded, Phase, Remainder},
 };
 use accounts::Accounts;
-use baton_protocol::{
-    FencingNumber, Finished, JobEvent, JobId, NumberedEvent, Outcome, RemoteError, Submission,
-    Usage, proxy::ToProxy, worker::ToWorker,
-};
-use baton_scheduling::queue::{History, Run};
+use baton_protocol::{JobId, NotebookId, api, proxy::FromProxy, worker::FromWorker};
+use baton_scheduling::queue::History;
 use estimate::Estimates;
-use job::{Abandoned, End};
 use jobs::Jobs;
 use peers::{Peer, Peers, Subscription, Worker};
 use std::{
@@ -61,16 +65,6 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-
-/// Identifies one WebSocket, from its opening to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConnectionId(pub u64);
-
-#[derive(Debug, Clone, Copy)]
-pub struct Now {
-    pub instant: Instant,
-    pub unix_ms: i64,
-}
 
 #[derive(Debug, Clone, Copy)]
 pub struct Graces {
@@ -87,43 +81,6 @@ pub enum Ending {
     Closed,
     /// The peer was silent for too long, or this broker closed the connection. The peer may not know yet.
     Silent,
-}
-
-#[derive(Debug)]
-pub enum Action {
-    Write(Write),
-    ToProxy(ConnectionId, ToProxy),
-    ToWorker(ConnectionId, ToWorker),
-    /// A notebook's message to the worker of its job. If the worker's queue is full, the notebook's
-    /// connection is closed: the notebook repeats the message after it reconnects, while closing
-    /// the worker's connection would affect every notebook there.
-    Relay {
-        from: ConnectionId,
-        to: ConnectionId,
-        message: ToWorker,
-    },
-    /// Live events for a proxy that has all events before them.
-    Forward(ConnectionId, JobId, Vec<NumberedEvent>),
-    /// Send the stored events after this number, then report [`Dispatch::on_caught_up`].
-    CatchUp {
-        connection: ConnectionId,
-        job: JobId,
-        after: u64,
-    },
-    /// Send an assignment. If `submission` is `None`, the caller reads it from the store.
-    Assign {
-        connection: ConnectionId,
-        job: JobId,
-        fencing: FencingNumber,
-        timeout_ms: Option<u64>,
-        /// Empty if the broker does not know the person.
-        owner: String,
-        environment: Option<String>,
-        submission: Option<Arc<Submission>>,
-    },
-    Close(ConnectionId),
-    /// A log line for operators.
-    Log(Observation),
 }
 
 #[derive(Debug, Clone)]
@@ -178,18 +135,80 @@ impl Dispatch {
             },
         };
         for id in dispatch.jobs.ids(|_| true) {
-            dispatch.foresee(id);
+            estimate::foresee(&mut dispatch, id);
         }
         dispatch
     }
 
-    pub fn on_courses_changed(&mut self, courses: Arc<Courses>) {
-        self.accounts.on_file_changed(courses);
-        self.disordered = true;
+    // ---- events
+
+    /// Only the newest connection of a notebook counts.
+    pub fn on_proxy_connected(
+        &mut self,
+        connection: ConnectionId,
+        notebook: NotebookId,
+        account: Account,
+        batch: &mut Batch,
+    ) {
+        proxy::on_connected(self, connection, notebook, account, batch);
     }
 
-    pub fn proxies(&self) -> impl Iterator<Item = ConnectionId> {
-        self.peers.proxies()
+    pub fn on_proxy_message(
+        &mut self,
+        connection: ConnectionId,
+        message: FromProxy,
+        batch: &mut Batch,
+    ) {
+        proxy::on_message(self, connection, message, batch);
+    }
+
+    /// Handles a refused message: no part of it reaches a worker. If a new cell is too large, no
+    /// record of it remains.
+    pub fn on_proxy_refused(
+        &mut self,
+        connection: ConnectionId,
+        message: FromProxy,
+        why: &Unwelcome,
+        batch: &mut Batch,
+    ) {
+        proxy::on_refused(self, connection, message, why, batch);
+    }
+
+    /// A stored cell is too large for its worker, so the worker did not get it.
+    pub fn on_not_sent(&mut self, job: JobId, bytes: usize, batch: &mut Batch) {
+        proxy::on_not_sent(self, job, bytes, batch);
+    }
+
+    /// The stored events up to `through` have been sent.
+    pub fn on_caught_up(
+        &mut self,
+        connection: ConnectionId,
+        job: JobId,
+        through: u64,
+        batch: &mut Batch,
+    ) {
+        proxy::on_caught_up(self, connection, job, through, batch);
+    }
+
+    /// Both sides compare what they hold. The worker learns which events are stored, which
+    /// assignments it has lost, and what it missed while it was disconnected. While one process is
+    /// registered as a worker, and until its grace is over, no other process can register as it.
+    pub fn on_worker_connected(
+        &mut self,
+        connection: ConnectionId,
+        hello: WorkerHello,
+        batch: &mut Batch,
+    ) {
+        worker::on_connected(self, connection, hello, batch);
+    }
+
+    pub fn on_worker_message(
+        &mut self,
+        connection: ConnectionId,
+        message: FromWorker,
+        batch: &mut Batch,
+    ) {
+        worker::on_message(self, connection, message, batch);
     }
 
     /// A connection ended, or the broker gave it up because of a message.
@@ -222,155 +241,103 @@ impl Dispatch {
         }
     }
 
-    /// Numbers events, stores them, and forwards them to a proxy that follows the job live.
-    fn append(
-        &mut self,
-        id: JobId,
-        events: Vec<JobEvent>,
-        acknowledged: Option<u64>,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(job) = self.jobs.get_mut(id) else {
-            return;
-        };
-        let events = job.number(events, acknowledged);
-        if !events.is_empty()
-            && let Some(notebook) = self.peers.notebooks.get(&job.follower())
-            && let Some(connection) = notebook.connection
-            && notebook.subscriptions.get(&id) == Some(&Subscription::Live)
-        {
-            actions.push(Action::Forward(connection, id, events.clone()));
-        }
-        actions.push(Action::Write(Write::Events {
-            job: id,
-            acknowledged,
-            events,
-        }));
-    }
-
-    /// The broker ends a job itself. A worker that still holds it is fenced off, as by a new assignment.
-    fn finish(
-        &mut self,
-        id: JobId,
-        outcome: Outcome,
-        error: Option<RemoteError>,
-        now: Now,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(job) = self.jobs.get_mut(id) else {
-            return;
-        };
-        job.fence_off();
-        let usage = self.ran(id, now);
-        let charged = self.charge(id, usage.run_ms, now, actions);
-        let end = JobEvent::Finished(Finished {
-            usage,
-            ..Finished::without_state(outcome, error.clone())
-        });
-        self.append(
-            id,
-            charged.into_iter().chain([end]).collect(),
-            None,
-            actions,
-        );
-        let end = End {
-            outcome,
-            usage,
-            error,
-            returned_bytes: None,
-        };
-        self.finished(id, end, now, actions);
-    }
-
-    /// What follows from a job's last event, which has already been appended.
-    fn finished(&mut self, id: JobId, end: End, now: Now, actions: &mut Vec<Action>) {
-        self.remember(id, end.outcome, end.usage, now);
-        let Some(job) = self.jobs.get_mut(id) else {
-            return;
-        };
-        actions.push(Action::Write(job.finish(end, now)));
+    pub fn on_courses_changed(&mut self, courses: Arc<Courses>) {
+        self.accounts.on_file_changed(courses);
         self.disordered = true;
-        let notebook = job.notebook;
-        let is_left = !job.is_kept() && !self.peers.notebooks.contains_key(&notebook);
-        let nobody_asks = job.abandoned.is_some() || is_left;
-        if nobody_asks {
-            self.close(id, actions);
-        } else if job.unclaimed.is_some() {
-            self.end_unneeded_sessions(notebook, actions);
-        }
-        self.make_room_for_results_of(id, actions);
     }
 
-    fn close(&mut self, id: JobId, actions: &mut Vec<Action>) {
-        let Some(job) = self.jobs.remove(id) else {
-            return;
-        };
-        let notebook = self.peers.notebooks.get_mut(&job.follower());
-        let proxy = notebook.and_then(|notebook| {
-            notebook.subscriptions.remove(&id);
-            notebook.connection
-        });
-        if job.remainder() != Remainder::Nothing
-            && let Some(connection) = self.peers.runner(&job)
-        {
-            let fencing = job.fencing();
-            actions.push(Action::ToWorker(
-                connection,
-                ToWorker::Revoke { job: id, fencing },
-            ));
-        }
-        if job.is_kept() {
-            self.end_unneeded_sessions(job.notebook, actions);
-        }
-        if let Some(proxy) = proxy {
-            actions.push(Action::ToProxy(proxy, ToProxy::Closed { job: id }));
-        }
-        let (writes, is_known) = job.close();
-        actions.extend(writes.into_iter().map(Action::Write));
-        if is_known {
-            self.jobs.remember_closed(id, job.notebook);
-        }
+    /// The pools report their workers and learn about the demand.
+    pub fn on_pools(&mut self, look: PoolLook, batch: &mut Batch) -> PoolsPresent {
+        pools::on_look(self, look, batch)
     }
 
-    /// Charges a job's run to its account.
-    fn charge(
+    /// A person asks for a change.
+    pub fn act(
         &mut self,
-        id: JobId,
-        run_ms: u64,
+        who: &Identity,
+        command: Command,
+        batch: &mut Batch,
+    ) -> Result<(), NotDone> {
+        commands::carry_out(self, who, command, batch)
+    }
+
+    /// Cancels the orphan if it runs, and keeps none of its results.
+    pub fn discard(
+        &mut self,
+        account: &Account,
+        job: JobId,
+        batch: &mut Batch,
+    ) -> Result<(), NotDone> {
+        orphans::discard(self, account, job, batch)
+    }
+
+    /// The time of [`Self::next_deadline`] has come.
+    pub fn on_time_passed(&mut self, batch: &mut Batch) {
+        graces::on_time_passed(self, batch);
+    }
+
+    /// Assigns the jobs that can run, and sends the others their position. Call it at the end of each batch.
+    pub fn assign_and_notify(&mut self, batch: &mut Batch) {
+        queue::assign_and_notify(self, batch);
+    }
+
+    // ---- questions
+
+    pub fn next_deadline(&self) -> Option<Instant> {
+        graces::next_deadline(self)
+    }
+
+    pub fn proxies(&self) -> impl Iterator<Item = ConnectionId> {
+        self.peers.proxies()
+    }
+
+    pub fn activity(&self) -> Activity {
+        overview::activity(self)
+    }
+
+    pub fn overview(&self) -> Overview {
+        overview::overview(self)
+    }
+
+    /// Returns `None` if the job does not wait.
+    pub fn explain(&self, job: JobId, now: Now) -> Option<api::QueueDetails> {
+        explain::queue_details(self, job, now)
+    }
+
+    /// How long the job had waited at `at_ms`, counted from its submission.
+    pub fn waited_until(&self, job: JobId, at_ms: i64) -> Option<u64> {
+        explain::waited_until(self, job, at_ms)
+    }
+
+    /// The courses that this person may see, by name; for others, all known courses.
+    pub fn courses(&self, seen_by: &Identity, now: Now) -> Vec<api::Course> {
+        explain::courses(self, seen_by, now)
+    }
+
+    /// The allowances of a course; students see their own and that of everyone.
+    pub fn allowances(
+        &self,
+        seen_by: &Identity,
+        course: &str,
         now: Now,
-        actions: &mut Vec<Action>,
-    ) -> Option<JobEvent> {
-        let account = &self.jobs.get(id)?.account;
-        self.accounts.charge(account, run_ms, now, actions)
+    ) -> Result<Vec<api::Allowance>, NotDone> {
+        allowances::of_course(self, seen_by, course, now)
     }
 
-    /// How long a job ran, if its worker does not report it.
-    fn ran(&self, id: JobId, now: Now) -> Usage {
-        let started_ms = self.jobs.get(id).and_then(|job| job.started_ms());
-        let worker = self.jobs.get(id).and_then(|job| job.worker());
-        let absent_ms =
-            worker.and_then(|worker| self.peers.workers.get(&worker)?.disconnected_since_ms);
-        let until_ms = absent_ms.unwrap_or(now.unix_ms);
-        let run_ms = started_ms.map_or(0, |started| until_ms.saturating_sub(started));
-        Usage {
-            run_ms: u64::try_from(run_ms).unwrap_or(0),
-            ..Usage::default()
-        }
+    /// The orphans of a person, the oldest first.
+    pub fn attachable(&self, account: &Account) -> Vec<api::AttachableJob> {
+        orphans::attachable(self, account)
     }
 
-    /// Records that the job's person is active. If the run ended by itself, records it for later estimates.
-    fn remember(&mut self, id: JobId, outcome: Outcome, usage: Usage, now: Now) {
-        let by_itself = matches!(outcome, Outcome::Ok | Outcome::Error | Outcome::TimedOut);
-        let Some(job) = self.jobs.get(id) else {
-            return;
-        };
-        self.history.ended(&job.account, now.unix_ms);
-        if by_itself {
-            self.history.add(Run {
-                cell: job.cell_key,
-                account: job.account.clone(),
-                run_ms: usage.run_ms,
-            });
-        }
+    /// The lessons that are in progress or begin within this time, and which workers can run their cells.
+    pub fn coming_lessons(&self, within_ms: i64, now: Now) -> ComingLessons {
+        pools::coming_lessons(self, within_ms, now)
+    }
+
+    // ---- what several subjects change
+
+    /// The order is computed and positions are sent again at this time, or earlier.
+    fn recheck_at(&mut self, at: Instant) {
+        self.notify_at = Some(self.notify_at.map_or(at, |earlier| earlier.min(at)));
     }
 }

@@ -21,8 +21,8 @@ mod unwelcome;
 pub use baton_scheduling::queue::Account;
 pub use bounds::{WorkerHello, check_hello};
 pub use dispatch::{
-    Action, Activity, Command, ConnectionId, Dispatch, Ending, Graces, Job, JobView, NotDone, Now,
-    Observation, Overview, Severity, Waiting, WorkerView, of_cell,
+    Action, Activity, Assignment, Batch, Command, ConnectionId, Dispatch, Ending, Graces, Job,
+    JobView, NotDone, Now, Observation, Overview, Severity, Waiting, WorkerView, of_cell,
 };
 pub use identity::{Identity, Role};
 pub use record::{AuditEntry, Loaded, MemoryCurve, OpenJob, Phase, Remainder, Write};

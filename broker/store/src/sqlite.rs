@@ -1,7 +1,7 @@
 //! SQLite with a write-ahead log and `synchronous = NORMAL`: a committed transaction survives the
 //! death of the process at any instant (kill -9). A crash of the whole machine may lose the last
 //! few transactions, but never part of one, and none before a durable one (`apply_durably`). Peers then know more than the database, which
-//! `dispatch/behind.rs` detects.
+//! `dispatch/lost_records.rs` detects.
 //!
 //! One connection writes. A pool of others reads, so that pages never block the queue. Another one
 //! checkpoints the log, so that the queue does not wait for the disk. All of this runs on threads

@@ -252,6 +252,18 @@ pub struct RemoteError {
     pub hint: Option<String>,
 }
 
+impl RemoteError {
+    /// An error that Baton itself reports.
+    pub fn of_baton(name: &str, value: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            value: value.into(),
+            traceback: Vec::new(),
+            hint: Some(hint.into()),
+        }
+    }
+}
+
 /// What a person has left in a course with a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetLeft {

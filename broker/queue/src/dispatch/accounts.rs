@@ -1,6 +1,6 @@
 //! What people and courses may use, and what they have used.
 
-use super::{Action, Now};
+use super::{Batch, Now};
 use crate::{
     Account,
     courses::{self, Allowance, Allowances, Changes, Courses},
@@ -66,26 +66,21 @@ impl Accounts {
         &mut self,
         name: String,
         paused: Option<String>,
-        actions: &mut Vec<Action>,
+        batch: &mut Batch,
     ) {
         self.changes.workers.insert(name.clone(), paused.clone());
-        actions.push(Action::Write(Write::ChangeWorker { name, paused }));
+        batch.write(Write::ChangeWorker { name, paused });
         self.apply_changes();
     }
 
-    pub(super) fn change_course(
-        &mut self,
-        name: String,
-        change: CourseChange,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn change_course(&mut self, name: String, change: CourseChange, batch: &mut Batch) {
         let earlier = self.changes.courses.remove(&name).unwrap_or_default();
         let change = courses::over(earlier, change);
         self.changes.courses.insert(name.clone(), change.clone());
-        actions.push(Action::Write(Write::ChangeCourse {
+        batch.write(Write::ChangeCourse {
             course: name,
             change: Box::new(change),
-        }));
+        });
         self.apply_changes();
     }
 
@@ -98,19 +93,18 @@ impl Accounts {
         &mut self,
         account: Account,
         allowance: Option<Allowance>,
-        now: Now,
-        actions: &mut Vec<Action>,
+        batch: &mut Batch,
     ) {
         let allowances = &mut self.changes.allowances;
         match allowance.clone() {
-            Some(allowance) => allowances.grant(account.clone(), allowance, now.unix_ms),
+            Some(allowance) => allowances.grant(account.clone(), allowance, batch.now.unix_ms),
             None => drop(allowances.0.remove(&account)),
         }
-        actions.push(Action::Write(Write::Allow {
+        batch.write(Write::Allow {
             account,
             allowance,
-            at_ms: now.unix_ms,
-        }));
+            at_ms: batch.now.unix_ms,
+        });
     }
 
     fn apply_changes(&mut self) {
@@ -188,28 +182,27 @@ impl Accounts {
         &mut self,
         account: &Account,
         run_ms: u64,
-        now: Now,
-        actions: &mut Vec<Action>,
+        batch: &mut Batch,
     ) -> Option<JobEvent> {
-        let before = self.budget(account, now);
+        let before = self.budget(account, batch.now);
         if run_ms > 0 {
             let period_start_ms = before.as_ref().map_or(0, |budget| budget.period_start_ms);
             let spent = self.spent.entry(account.clone()).or_default();
             spent.charge(
                 run_ms,
-                now.unix_ms,
+                batch.now.unix_ms,
                 self.courses.half_life_ms,
                 period_start_ms,
             );
-            actions.push(Action::Write(Write::Charge {
+            batch.write(Write::Charge {
                 account: account.clone(),
                 spent: *spent,
                 run_ms,
-                at_ms: now.unix_ms,
-            }));
+                at_ms: batch.now.unix_ms,
+            });
         }
         before?;
-        let left = self.budget(account, now)?.left;
+        let left = self.budget(account, batch.now)?.left;
         Some(JobEvent::Charged(left))
     }
 }
@@ -226,29 +219,27 @@ fn no_environment(course: &str, name: &str, known: &[&str]) -> RemoteError {
             format!("write %%gpu --env {}", known[0]),
         ),
     };
-    RemoteError {
-        name: "EnvironmentRefused".to_owned(),
-        value: format!("This cell asks for the environment {name}, but {course} {has}. {SAFE}"),
-        traceback: Vec::new(),
-        hint: Some(hint),
-    }
+    RemoteError::of_baton(
+        "EnvironmentRefused",
+        format!("This cell asks for the environment {name}, but {course} {has}. {SAFE}"),
+        hint,
+    )
 }
 
 fn too_long(course: &str, asked_ms: u64, longest_ms: u64) -> RemoteError {
-    RemoteError {
-        name: "TimeLimitRefused".to_owned(),
-        value: format!(
+    RemoteError::of_baton(
+        "TimeLimitRefused",
+        format!(
             "This cell asks for {}, but {} lets a cell run for at most {}. {SAFE}",
             duration(Duration::from_millis(asked_ms)),
             called(course),
             duration(Duration::from_millis(longest_ms)),
         ),
-        traceback: Vec::new(),
-        hint: Some(format!(
+        format!(
             "write %%gpu --timeout {}, and save progress in a loop",
             setting(Duration::from_millis(longest_ms))
-        )),
-    }
+        ),
+    )
 }
 
 fn used_up(course: &str, budget: &Budget, courses: &Courses) -> RemoteError {
@@ -262,18 +253,17 @@ fn used_up(course: &str, budget: &Budget, courses: &Courses) -> RemoteError {
             );
             format!(", with {granted} granted until {until}")
         });
-    RemoteError {
-        name: "BudgetUsedUp".to_owned(),
-        value: format!(
+    RemoteError::of_baton(
+        "BudgetUsedUp",
+        format!(
             "Your GPU time in {} is used up: {} of {} {period}{granted}. It is renewed on {}. {SAFE}",
             called(course),
             duration(Duration::from_millis(budget.left.of_ms)),
             duration(Duration::from_millis(budget.left.of_ms)),
             budget.reset,
         ),
-        traceback: Vec::new(),
-        hint: Some("ordinary cells work until then; ask your course staff if you need more (they use `baton grant`)".to_owned()),
-    }
+        "ordinary cells work until then; ask your course staff if you need more (they use `baton grant`)",
+    )
 }
 
 fn called(course: &str) -> &str {

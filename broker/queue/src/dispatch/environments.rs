@@ -2,7 +2,7 @@
 //!
 //! In: reports of workers. Out: requests for locks that the broker has not stored yet.
 
-use super::{Action, ConnectionId, Dispatch, Job, Now, Observation};
+use super::{Batch, ConnectionId, Dispatch, Job, Observation};
 use crate::{
     bounds::{cut_reason, is_possible_lock},
     record::Write,
@@ -10,87 +10,84 @@ use crate::{
 use baton_protocol::{Environment, EnvironmentState, Lock, Requirement, WorkerId};
 use std::sync::Arc;
 
-impl Dispatch {
-    /// The environment of the worker in which the job runs: the one that its cell chose, or else that of its course,
-    /// if it has one.
-    pub(super) fn environment_of(&self, job: &Job) -> Option<String> {
-        let chosen = job.needs.iter().find_map(|need| match need {
-            Requirement::Environment { name } => Some(name.clone()),
-            _ => None,
-        });
-        let course = self.accounts.courses().of(&job.account.course);
-        chosen.or_else(|| course.environment.clone())
-    }
+/// The environment of the worker in which the job runs: the one that its cell chose, or else that of its course,
+/// if it has one.
+pub(super) fn of_job(dispatch: &Dispatch, job: &Job) -> Option<String> {
+    let chosen = job.needs.iter().find_map(|need| match need {
+        Requirement::Environment { name } => Some(name.clone()),
+        _ => None,
+    });
+    let course = dispatch.accounts.courses().of(&job.account.course);
+    chosen.or_else(|| course.environment.clone())
+}
 
-    pub(super) fn environments_changed(
-        &mut self,
-        connection: ConnectionId,
-        id: WorkerId,
-        environments: Vec<Environment>,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(worker) = self.peers.workers.get_mut(&id) else {
-            return;
-        };
-        let offer = Arc::make_mut(&mut worker.offer);
-        offer.machine.environments = with_short_reasons(environments);
-        self.disordered = true;
-        self.peers.ask_for_locks(connection, id, actions);
-    }
+pub(super) fn changed(
+    dispatch: &mut Dispatch,
+    connection: ConnectionId,
+    id: WorkerId,
+    environments: Vec<Environment>,
+    batch: &mut Batch,
+) {
+    let Some(worker) = dispatch.peers.workers.get_mut(&id) else {
+        return;
+    };
+    let offer = Arc::make_mut(&mut worker.offer);
+    offer.machine.environments = with_short_reasons(environments);
+    dispatch.disordered = true;
+    dispatch.peers.ask_for_locks(connection, id, batch);
+}
 
-    /// No session starts in this environment there, until the worker reports it as ready again.
-    pub(super) fn environment_failed(
-        &mut self,
-        id: WorkerId,
-        name: &str,
-        why: String,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(worker) = self.peers.workers.get_mut(&id) else {
-            return;
-        };
-        let offer = Arc::make_mut(&mut worker.offer);
-        for environment in &mut offer.machine.environments {
-            if environment.name == name {
-                let reason = cut_reason(&why);
-                environment.state = EnvironmentState::Failed { reason };
-            }
+/// No session starts in this environment there, until the worker reports it as ready again.
+pub(super) fn failed(
+    dispatch: &mut Dispatch,
+    id: WorkerId,
+    name: &str,
+    why: String,
+    batch: &mut Batch,
+) {
+    let Some(worker) = dispatch.peers.workers.get_mut(&id) else {
+        return;
+    };
+    let offer = Arc::make_mut(&mut worker.offer);
+    for environment in &mut offer.machine.environments {
+        if environment.name == name {
+            let reason = cut_reason(&why);
+            environment.state = EnvironmentState::Failed { reason };
         }
-        actions.push(Action::Log(Observation::CannotStartSessions {
-            worker: worker.name.clone(),
-            environment: Some(name.to_owned()),
-            why,
-        }));
-        self.disordered = true;
     }
+    batch.log(Observation::CannotStartSessions {
+        worker: worker.name.clone(),
+        environment: Some(name.to_owned()),
+        why,
+    });
+    dispatch.disordered = true;
+}
 
-    /// Stores the lock of an environment. The last lock that any worker has sent counts.
-    pub(super) fn lock_received(
-        &mut self,
-        id: WorkerId,
-        name: String,
-        lock: Lock,
-        now: Now,
-        actions: &mut Vec<Action>,
-    ) {
-        let offered = self
-            .peers
-            .workers
-            .get(&id)
-            .and_then(|worker| named(&worker.offer.machine.environments, &name));
-        let ready = offered.filter(|environment| environment.is_ready());
-        let digest = ready.and_then(|environment| environment.lock.clone());
-        let Some(digest) = digest.filter(|digest| is_possible_lock(&lock, digest)) else {
-            return self.peers.disbelieve(id, "lock", actions);
-        };
-        self.peers.locks.insert(name.clone(), digest.clone());
-        actions.push(Action::Write(Write::KeepLock {
-            environment: name,
-            digest,
-            lock,
-            at_ms: now.unix_ms,
-        }));
-    }
+/// Stores the lock of an environment. The last lock that any worker has sent counts.
+pub(super) fn lock_received(
+    dispatch: &mut Dispatch,
+    id: WorkerId,
+    name: String,
+    lock: Lock,
+    batch: &mut Batch,
+) {
+    let offered = dispatch
+        .peers
+        .workers
+        .get(&id)
+        .and_then(|worker| named(&worker.offer.machine.environments, &name));
+    let ready = offered.filter(|environment| environment.is_ready());
+    let digest = ready.and_then(|environment| environment.lock.clone());
+    let Some(digest) = digest.filter(|digest| is_possible_lock(&lock, digest)) else {
+        return dispatch.peers.disbelieve(id, "lock", batch);
+    };
+    dispatch.peers.locks.insert(name.clone(), digest.clone());
+    batch.write(Write::KeepLock {
+        environment: name,
+        digest,
+        lock,
+        at_ms: batch.now.unix_ms,
+    });
 }
 
 fn named<'all>(environments: &'all [Environment], name: &str) -> Option<&'all Environment> {

@@ -5,7 +5,9 @@
 
 use super::{Dispatch, Job, Now, Phase};
 use baton_protocol::JobId;
-use baton_scheduling::queue::{self as order, Estimation, Open, Progress, StartEstimate, Times};
+use baton_scheduling::queue::{
+    self as order, Estimation, History, Open, Progress, StartEstimate, Times,
+};
 use std::{
     collections::HashMap,
     time::{Duration, Instant},
@@ -46,122 +48,114 @@ impl Estimates {
     }
 }
 
-impl Dispatch {
-    /// Begins a new estimate. If the last one is too recent, plans it for later.
-    pub(super) fn estimate_starts(
-        &mut self,
-        jobs: &[order::Job],
-        workers: &[order::Worker],
-        now: Now,
-    ) {
-        if self.estimates.unfinished.is_some() {
-            return;
-        }
-        if let Some(next) = self.estimates.next.filter(|next| *next > now.instant) {
-            self.recheck_at(next);
-            return;
-        }
-        let open: Vec<Open<'_>> = jobs
-            .iter()
-            .filter_map(|job| self.jobs.get(job.job))
-            .map(|job| self.open(job, now))
-            .collect();
-        let outlook = self.history.outlook(&open, now.unix_ms, |account| {
-            self.accounts.precedence(account, now)
-        });
-        self.estimates.unfinished = Some(Unfinished {
-            estimation: Estimation::new(
-                jobs,
-                workers,
-                self.accounts.courses().jobs_per_person,
-                outlook,
-            ),
-            from_ms: u64::try_from(now.unix_ms).unwrap_or(0),
-            continue_at: now.instant,
-        });
-        self.continue_estimates(now);
+/// Begins a new estimate. If the last one is too recent, plans it for later.
+pub(super) fn begin(
+    dispatch: &mut Dispatch,
+    jobs: &[order::Job],
+    workers: &[order::Worker],
+    now: Now,
+) {
+    if dispatch.estimates.unfinished.is_some() {
+        return;
     }
-
-    /// Takes the next step of an unfinished estimate. Returns whether that was the last step.
-    pub(super) fn continue_estimates(&mut self, now: Now) -> bool {
-        let Some(mut unfinished) = self.estimates.unfinished.take() else {
-            return false;
-        };
-        let is_finished = unfinished.estimation.play();
-        if is_finished {
-            self.finish_estimates(unfinished, now);
-        } else {
-            unfinished.continue_at = now.instant;
-            self.estimates.unfinished = Some(unfinished);
-        }
-        is_finished
+    if let Some(next) = dispatch.estimates.next.filter(|next| *next > now.instant) {
+        dispatch.recheck_at(next);
+        return;
     }
+    let open: Vec<Open<'_>> = jobs
+        .iter()
+        .filter_map(|job| dispatch.jobs.get(job.job))
+        .map(|job| open(job, now))
+        .collect();
+    let outlook = dispatch.history.outlook(&open, now.unix_ms, |account| {
+        dispatch.accounts.precedence(account, now)
+    });
+    dispatch.estimates.unfinished = Some(Unfinished {
+        estimation: Estimation::new(
+            jobs,
+            workers,
+            dispatch.accounts.courses().jobs_per_person,
+            outlook,
+        ),
+        from_ms: u64::try_from(now.unix_ms).unwrap_or(0),
+        continue_at: now.instant,
+    });
+    proceed(dispatch, now);
+}
 
-    fn finish_estimates(&mut self, unfinished: Unfinished, now: Now) {
-        let from_ms = unfinished.from_ms;
-        let shown = unfinished.estimation.finish();
-        let waiting = u32::try_from(shown.len()).unwrap_or(u32::MAX);
-        let absolute = |(job, estimate): (JobId, Option<StartEstimate>)| {
-            let estimate = estimate?;
-            let starts = estimate.starts.map(|ms| ms.saturating_add(from_ms));
-            Some((job, StartEstimate { starts, ..estimate }))
-        };
-        self.estimates = Estimates {
-            of_jobs: shown.into_iter().filter_map(absolute).collect(),
-            next: Some(now.instant + PAUSE_FOR_EACH * waiting),
-            unfinished: None,
-        };
-        let over = self
-            .estimates
-            .of_jobs
-            .values()
-            .map(|said| said.starts.upper);
-        if let Some(over) = over.min() {
-            let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
-            let left = Duration::from_millis(over.saturating_sub(now_ms));
-            self.recheck_at(now.instant + left.max(SOONEST));
-        }
+/// Takes the next step of an unfinished estimate. Returns whether that was the last step.
+pub(super) fn proceed(dispatch: &mut Dispatch, now: Now) -> bool {
+    let Some(mut unfinished) = dispatch.estimates.unfinished.take() else {
+        return false;
+    };
+    let is_finished = unfinished.estimation.play();
+    if is_finished {
+        finish(dispatch, unfinished, now);
+    } else {
+        unfinished.continue_at = now.instant;
+        dispatch.estimates.unfinished = Some(unfinished);
     }
+    is_finished
+}
 
-    /// The order is computed and positions are sent again at this time, or earlier.
-    pub(super) fn recheck_at(&mut self, at: Instant) {
-        self.notify_at = Some(self.notify_at.map_or(at, |earlier| earlier.min(at)));
+fn finish(dispatch: &mut Dispatch, unfinished: Unfinished, now: Now) {
+    let from_ms = unfinished.from_ms;
+    let shown = unfinished.estimation.finish();
+    let waiting = u32::try_from(shown.len()).unwrap_or(u32::MAX);
+    let absolute = |(job, estimate): (JobId, Option<StartEstimate>)| {
+        let estimate = estimate?;
+        let starts = estimate.starts.map(|ms| ms.saturating_add(from_ms));
+        Some((job, StartEstimate { starts, ..estimate }))
+    };
+    dispatch.estimates = Estimates {
+        of_jobs: shown.into_iter().filter_map(absolute).collect(),
+        next: Some(now.instant + PAUSE_FOR_EACH * waiting),
+        unfinished: None,
+    };
+    let over = dispatch
+        .estimates
+        .of_jobs
+        .values()
+        .map(|said| said.starts.upper);
+    if let Some(over) = over.min() {
+        let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
+        let left = Duration::from_millis(over.saturating_sub(now_ms));
+        dispatch.recheck_at(now.instant + left.max(SOONEST));
     }
+}
 
-    fn open<'job>(&self, job: &'job Job, now: Now) -> Open<'job> {
-        let since = |ms: i64| u64::try_from(now.unix_ms.saturating_sub(ms)).unwrap_or(0);
-        let progress = match (job.phase(), job.started_ms()) {
-            (Phase::Queued, _) => Progress::Waits,
-            (_, Some(started_ms)) => Progress::Runs {
-                already_ms: since(started_ms),
-            },
-            (_, None) => {
-                let (assigned_ms, cold) = job.assigned().unwrap_or((now.unix_ms, true));
-                Progress::Starts {
-                    cold,
-                    already_ms: since(assigned_ms),
-                }
+fn open(job: &Job, now: Now) -> Open<'_> {
+    let since = |ms: i64| u64::try_from(now.unix_ms.saturating_sub(ms)).unwrap_or(0);
+    let progress = match (job.phase(), job.started_ms()) {
+        (Phase::Queued, _) => Progress::Waits,
+        (_, Some(started_ms)) => Progress::Runs {
+            already_ms: since(started_ms),
+        },
+        (_, None) => {
+            let (assigned_ms, cold) = job.assigned().unwrap_or((now.unix_ms, true));
+            Progress::Starts {
+                cold,
+                already_ms: since(assigned_ms),
             }
-        };
-        Open {
-            cell: job.cell_key,
-            account: &job.account,
-            progress,
-            limit_ms: job.timeout_ms(),
         }
+    };
+    Open {
+        cell: job.cell_key,
+        account: &job.account,
+        progress,
+        limit_ms: job.timeout_ms(),
     }
+}
 
-    /// Records how long the job is likely to run. It costs too much to compute this for each look at the queue.
-    pub(super) fn foresee(&mut self, id: JobId) {
-        let takes = self.jobs.get(id).and_then(|job| self.takes(job));
-        if let Some(job) = self.jobs.get_mut(id) {
-            job.takes_ms = takes.map(|takes| takes.middle());
-        }
+/// Records how long the job is likely to run. It costs too much to compute this for each look at the queue.
+pub(super) fn foresee(dispatch: &mut Dispatch, id: JobId) {
+    if let Some(job) = dispatch.jobs.get_mut(id) {
+        let takes = takes(&dispatch.history, job);
+        job.takes_ms = takes.map(|takes| takes.middle());
     }
+}
 
-    /// How long the job is expected to run once it has started.
-    pub(super) fn takes(&self, job: &Job) -> Option<Times> {
-        self.history
-            .takes(job.cell_key, &job.account, 0, job.timeout_ms())
-    }
+/// How long the job is expected to run once it has started.
+pub(super) fn takes(history: &History, job: &Job) -> Option<Times> {
+    history.takes(job.cell_key, &job.account, 0, job.timeout_ms())
 }

@@ -1,6 +1,11 @@
 //! What jobs require of workers, and the messages if no worker meets it.
 
-use super::{Action, Dispatch, Job, Now, Phase, Worker, environments::instead_of};
+use super::{
+    Batch, Dispatch, Job, Now, Phase, Worker,
+    environments::{self, instead_of},
+    pools,
+    transitions::finish,
+};
 use crate::pools::PoolState;
 use baton_humanize::{SAFE, bytes as bytes_of};
 use baton_protocol::{
@@ -28,65 +33,67 @@ pub fn of_cell(cell: &Cell) -> Vec<Requirement> {
     model.into_iter().chain(memory).chain(environment).collect()
 }
 
-impl Dispatch {
-    /// The requirements of the cell and its course, and its time limit. If no worker has a GPU, a
-    /// requirement of GPU memory alone is ignored, so the cell runs on a processor.
-    pub(super) fn needs(&self, job: &Job) -> Arc<[Requirement]> {
-        let course = &self.accounts.courses().of(&job.account.course).needs;
-        let environment = self.environment_of(job);
-        let environment = environment.map(|name| Requirement::Environment { name });
-        let is_memory = |need: &&Requirement| matches!(need, Requirement::GpuMemory { .. });
-        let any_gpu = job.needs.iter().any(|need| is_memory(&need)) && self.peers.knows_a_gpu();
-        let is_environment = |need: &&Requirement| matches!(need, Requirement::Environment { .. });
-        let own = job.needs.iter().filter(|need| any_gpu || !is_memory(need));
-        let own = own.filter(|need| !is_environment(need));
-        let mut workers = self.peers.workers.values();
-        let ends = workers.any(|worker| worker.offer.machine.leaves_at_ms.is_some());
-        let time = job.timeout_ms().filter(|_| ends);
-        let time = time.map(|ms| Requirement::Time { ms });
-        let cell_and_course = course.iter().chain(own).cloned();
-        cell_and_course.chain(environment).chain(time).collect()
-    }
+/// The requirements of the cell and its course, and its time limit. If no worker has a GPU, a
+/// requirement of GPU memory alone is ignored, so the cell runs on a processor.
+pub(super) fn of_job(dispatch: &Dispatch, job: &Job) -> Arc<[Requirement]> {
+    let course = &dispatch.accounts.courses().of(&job.account.course).needs;
+    let environment = environments::of_job(dispatch, job);
+    let environment = environment.map(|name| Requirement::Environment { name });
+    let is_memory = |need: &&Requirement| matches!(need, Requirement::GpuMemory { .. });
+    let any_gpu = job.needs.iter().any(|need| is_memory(&need)) && dispatch.peers.knows_a_gpu();
+    let is_environment = |need: &&Requirement| matches!(need, Requirement::Environment { .. });
+    let own = job.needs.iter().filter(|need| any_gpu || !is_memory(need));
+    let own = own.filter(|need| !is_environment(need));
+    let mut workers = dispatch.peers.workers.values();
+    let ends = workers.any(|worker| worker.offer.machine.leaves_at_ms.is_some());
+    let time = job.timeout_ms().filter(|_| ends);
+    let time = time.map(|ms| Requirement::Time { ms });
+    let cell_and_course = course.iter().chain(own).cloned();
+    cell_and_course.chain(environment).chain(time).collect()
+}
 
-    /// Refuses cells that ask for a GPU model if the workers have no GPU and none is to be expected.
-    pub(super) fn refuse_without_gpu(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let connected = |worker: &Worker| worker.connection.is_some();
-        if self.peers.knows_a_gpu()
-            || self.a_gpu_may_come()
-            || !self.peers.workers.values().any(connected)
-        {
-            return;
-        }
-        let asks = |job: &Job| job.phase() == Phase::Queued && model(job).is_some();
-        let asking = self.jobs.ids(asks);
-        if asking.is_empty() {
-            return;
-        }
-        // Workers from before this broker's start may still reconnect.
-        if now.instant < self.complete_at {
-            return self.recheck_at(self.complete_at);
-        }
-        for id in asking {
-            let error = self.jobs.get(id).and_then(model);
-            let error = error.map(|model| no_gpu(id, model));
-            self.finish(id, Outcome::Refused, error, now, actions);
-        }
+/// Refuses cells that ask for a GPU model if the workers have no GPU and none is to be expected.
+pub(super) fn refuse_without_gpu(dispatch: &mut Dispatch, batch: &mut Batch) {
+    let connected = |worker: &Worker| worker.connection.is_some();
+    if dispatch.peers.knows_a_gpu()
+        || pools::a_gpu_may_come(dispatch)
+        || !dispatch.peers.workers.values().any(connected)
+    {
+        return;
     }
+    let asks = |job: &Job| job.phase() == Phase::Queued && model(job).is_some();
+    let asking = dispatch.jobs.ids(asks);
+    if asking.is_empty() {
+        return;
+    }
+    // Workers from before this broker's start may still reconnect.
+    if batch.now.instant < dispatch.complete_at {
+        return dispatch.recheck_at(dispatch.complete_at);
+    }
+    for id in asking {
+        let error = dispatch.jobs.get(id).and_then(model);
+        let error = error.map(|model| no_gpu(id, model));
+        finish(dispatch, id, Outcome::Refused, error, batch);
+    }
+}
 
-    pub(super) fn no_worker_fits(&self, requirement: Requirement, now: Now) -> WaitingReason {
-        let connected = self.peers.workers.values();
-        let connected = connected.filter(|worker| worker.connection.is_some());
-        let names: BTreeSet<&String> = connected.clone().map(|worker| &worker.name).collect();
-        let is_empty = |pool: &&PoolState| !pool.workers.iter().any(|name| names.contains(name));
-        let pools = self.pools.iter().filter(is_empty);
-        let kinds: BTreeSet<String> = connected
-            .map(|worker| kind_of_worker(worker, &requirement, now))
-            .chain(pools.map(|pool| kind_of_pool(pool, &requirement)))
-            .collect();
-        WaitingReason::NoWorkerFits {
-            requirement,
-            connected: kinds.into_iter().take(MOST_KINDS).collect(),
-        }
+pub(super) fn no_worker_fits(
+    dispatch: &Dispatch,
+    requirement: Requirement,
+    now: Now,
+) -> WaitingReason {
+    let connected = dispatch.peers.workers.values();
+    let connected = connected.filter(|worker| worker.connection.is_some());
+    let names: BTreeSet<&String> = connected.clone().map(|worker| &worker.name).collect();
+    let is_empty = |pool: &&PoolState| !pool.workers.iter().any(|name| names.contains(name));
+    let pools = dispatch.pools.iter().filter(is_empty);
+    let kinds: BTreeSet<String> = connected
+        .map(|worker| kind_of_worker(worker, &requirement, now))
+        .chain(pools.map(|pool| kind_of_pool(pool, &requirement)))
+        .collect();
+    WaitingReason::NoWorkerFits {
+        requirement,
+        connected: kinds.into_iter().take(MOST_KINDS).collect(),
     }
 }
 
@@ -171,14 +178,9 @@ fn model(job: &Job) -> Option<&str> {
 }
 
 fn no_gpu(job: JobId, model: &str) -> RemoteError {
-    RemoteError {
-        name: "NoGpu".to_owned(),
-        value: format!(
-            "The cell asks for the GPU {model}, but the connected workers have no GPU. {SAFE}"
-        ),
-        traceback: Vec::new(),
-        hint: Some(format!(
-            "leave --gpu out to run the cell on a processor, or show a TA job {job}"
-        )),
-    }
+    RemoteError::of_baton(
+        "NoGpu",
+        format!("The cell asks for the GPU {model}, but the connected workers have no GPU. {SAFE}"),
+        format!("leave --gpu out to run the cell on a processor, or show a TA job {job}"),
+    )
 }

@@ -1,6 +1,6 @@
 //! The present, as pages show it.
 
-use super::{Dispatch, Job, Phase, Waiting};
+use super::{Dispatch, Job, Phase, Waiting, estimate};
 use crate::{Account, MemoryCurve};
 use baton_protocol::{
     JobId, JobKind, Machine, NotebookId,
@@ -125,102 +125,101 @@ impl WorkerView {
     }
 }
 
-impl Dispatch {
-    pub fn activity(&self) -> Activity {
-        Activity {
-            proxies: self
-                .peers
-                .notebooks
-                .values()
-                .filter(|notebook| notebook.connection.is_some())
-                .count(),
-            unfinished_jobs: self.jobs.unfinished().count(),
-        }
-    }
-
-    pub fn overview(&self) -> Overview {
-        let jobs = self.jobs.in_order(|job| job.phase() != Phase::Finished);
-        let mut workers: Vec<WorkerView> = self
+pub(super) fn activity(dispatch: &Dispatch) -> Activity {
+    Activity {
+        proxies: dispatch
             .peers
-            .workers
-            .iter()
-            .map(|(id, worker)| WorkerView {
-                name: worker.name.clone(),
-                devices: worker.offer.devices.clone(),
-                machine: worker.offer.machine.clone(),
-                connected: worker.connection.is_some(),
-                draining: worker.draining,
-                failing: worker.failing.clone(),
-                paused: self
-                    .accounts
-                    .courses()
-                    .worker_paused(&worker.name)
-                    .map(str::to_owned),
-                jobs: self
-                    .jobs
-                    .unfinished()
-                    .filter(|job| job.worker() == Some(*id))
-                    .count(),
-                slots: worker.slots,
-                sessions: worker.warm.len(),
-                memory: worker.memory,
-                gpus: match worker.connection {
-                    Some(_) => worker.gpus.clone(),
-                    None => Vec::new(),
-                },
-            })
-            .collect();
-        workers.sort_by(|one, other| one.name.cmp(&other.name));
-        let in_phase = |phase| jobs.iter().filter(move |job| job.phase() == phase);
-        let waiting = in_phase(Phase::Queued).count();
-        let may_run: Vec<&&Job> = in_phase(Phase::Queued)
-            .filter(|job| job.held.is_none())
-            .filter(|job| {
-                self.accounts
-                    .courses()
-                    .of(&job.account.course)
-                    .paused
-                    .is_none()
-            })
-            .collect();
-        let waiting_work_ms = may_run
-            .iter()
-            .map(|job| self.takes(job))
-            .map(|takes| takes.map_or(UNKNOWN_RUN_MS, |takes| takes.middle()))
-            .sum();
-        Overview {
-            longest_wait_ms: may_run.iter().map(|job| job.submitted_ms).min(),
-            waiting_work_ms,
-            running: jobs.len() - waiting,
-            starting: in_phase(Phase::Assigned).count(),
-            waiting,
-            held_back: waiting - may_run.len(),
-            jobs: jobs.into_iter().map(|job| self.view(job)).collect(),
-            workers,
-        }
+            .notebooks
+            .values()
+            .filter(|notebook| notebook.connection.is_some())
+            .count(),
+        unfinished_jobs: dispatch.jobs.unfinished().count(),
     }
+}
 
-    fn view(&self, job: &Job) -> JobView {
-        let worker = job
-            .worker()
-            .and_then(|worker| self.peers.workers.get(&worker));
-        JobView {
-            job: job.id,
-            notebook: job.notebook,
-            notebook_name: job.notebook_name.clone(),
-            kind: job.kind,
-            execution_count: job.execution_count,
-            account: job.account.clone(),
-            phase: job.phase(),
-            cancel_wanted: job.cancel_wanted,
-            worker: worker.map(|worker| worker.name.clone()),
-            waiting: job.waiting.clone(),
-            submitted_ms: job.submitted_ms,
-            started_ms: job.started_ms(),
-            timeout_ms: job.timeout_ms(),
-            held: job.held.is_some(),
-            front: job.front_ms.is_some(),
-            memory: job.memory.clone(),
-        }
+pub(super) fn overview(dispatch: &Dispatch) -> Overview {
+    let jobs = dispatch.jobs.in_order(|job| job.phase() != Phase::Finished);
+    let mut workers: Vec<WorkerView> = dispatch
+        .peers
+        .workers
+        .iter()
+        .map(|(id, worker)| WorkerView {
+            name: worker.name.clone(),
+            devices: worker.offer.devices.clone(),
+            machine: worker.offer.machine.clone(),
+            connected: worker.connection.is_some(),
+            draining: worker.draining,
+            failing: worker.failing.clone(),
+            paused: dispatch
+                .accounts
+                .courses()
+                .worker_paused(&worker.name)
+                .map(str::to_owned),
+            jobs: dispatch
+                .jobs
+                .unfinished()
+                .filter(|job| job.worker() == Some(*id))
+                .count(),
+            slots: worker.slots,
+            sessions: worker.warm.len(),
+            memory: worker.memory,
+            gpus: match worker.connection {
+                Some(_) => worker.gpus.clone(),
+                None => Vec::new(),
+            },
+        })
+        .collect();
+    workers.sort_by(|one, other| one.name.cmp(&other.name));
+    let in_phase = |phase| jobs.iter().filter(move |job| job.phase() == phase);
+    let waiting = in_phase(Phase::Queued).count();
+    let may_run: Vec<&&Job> = in_phase(Phase::Queued)
+        .filter(|job| job.held.is_none())
+        .filter(|job| {
+            dispatch
+                .accounts
+                .courses()
+                .of(&job.account.course)
+                .paused
+                .is_none()
+        })
+        .collect();
+    let waiting_work_ms = may_run
+        .iter()
+        .map(|job| estimate::takes(&dispatch.history, job))
+        .map(|takes| takes.map_or(UNKNOWN_RUN_MS, |takes| takes.middle()))
+        .sum();
+    Overview {
+        longest_wait_ms: may_run.iter().map(|job| job.submitted_ms).min(),
+        waiting_work_ms,
+        running: jobs.len() - waiting,
+        starting: in_phase(Phase::Assigned).count(),
+        waiting,
+        held_back: waiting - may_run.len(),
+        jobs: jobs.into_iter().map(|job| view(dispatch, job)).collect(),
+        workers,
+    }
+}
+
+fn view(dispatch: &Dispatch, job: &Job) -> JobView {
+    let worker = job
+        .worker()
+        .and_then(|worker| dispatch.peers.workers.get(&worker));
+    JobView {
+        job: job.id,
+        notebook: job.notebook,
+        notebook_name: job.notebook_name.clone(),
+        kind: job.kind,
+        execution_count: job.execution_count,
+        account: job.account.clone(),
+        phase: job.phase(),
+        cancel_wanted: job.cancel_wanted,
+        worker: worker.map(|worker| worker.name.clone()),
+        waiting: job.waiting.clone(),
+        submitted_ms: job.submitted_ms,
+        started_ms: job.started_ms(),
+        timeout_ms: job.timeout_ms(),
+        held: job.held.is_some(),
+        front: job.front_ms.is_some(),
+        memory: job.memory.clone(),
     }
 }

@@ -1,7 +1,7 @@
 //! Connected peers, and those that disconnected a short time ago.
 
-use super::{Action, ConnectionId, Job, Now, Observation};
-use crate::{Account, record::OpenJob};
+use super::{Action, Batch, ConnectionId, Job, Now, Observation, environments::with_short_reasons};
+use crate::{Account, WorkerHello, bounds::cut_reason, record::OpenJob};
 use baton_protocol::{
     JobId, NotebookId, WorkerId,
     proxy::ToProxy,
@@ -120,6 +120,28 @@ impl Worker {
         }
     }
 
+    pub(super) fn connected(connection: ConnectionId, hello: &WorkerHello, now: Now) -> Self {
+        let mut offer = hello.offer.clone();
+        offer.machine.environments = with_short_reasons(offer.machine.environments);
+        Self {
+            life: Some(hello.life),
+            name: hello.name.clone(),
+            offer: Arc::new(offer),
+            slots: hello.slots,
+            warm: HashSet::new(),
+            keeping: HashSet::new(),
+            draining: false,
+            failing: hello.failing.clone().map(cut_reason),
+            memory: None,
+            gpus: Vec::new(),
+            connection: Some(connection),
+            connected_ms: Some(now.unix_ms),
+            deadline: None,
+            disconnected_since_ms: None,
+            stays_until_ms: None,
+        }
+    }
+
     pub(super) fn has_gpu(&self) -> bool {
         self.offer.has_gpu()
     }
@@ -180,6 +202,31 @@ impl Peers {
         notebook.connection
     }
 
+    /// The connected proxy that follows the job receives its events after this number: the stored ones first, then
+    /// the live ones.
+    pub(super) fn subscribe(
+        &mut self,
+        connection: ConnectionId,
+        job: &Job,
+        after: u64,
+        batch: &mut Batch,
+    ) {
+        let Some(notebook) = self.notebooks.get_mut(&job.follower()) else {
+            return;
+        };
+        let subscription = if after >= job.last_event() {
+            Subscription::Live
+        } else {
+            batch.push(Action::CatchUp {
+                connection,
+                job: job.id,
+                after,
+            });
+            Subscription::CatchingUp
+        };
+        notebook.subscriptions.insert(job.id, subscription);
+    }
+
     /// The connected worker that has this job.
     pub(super) fn runner(&self, job: &Job) -> Option<ConnectionId> {
         self.workers.get(&job.worker()?)?.connection
@@ -223,12 +270,11 @@ impl Peers {
             .is_some_and(|notebook| notebook.subscriptions.contains_key(&id))
     }
 
-    pub(super) fn end_sessions(&self, notebook: NotebookId, actions: &mut Vec<Action>) {
+    pub(super) fn end_sessions(&self, notebook: NotebookId, batch: &mut Batch) {
         let connections = self.workers.values().filter_map(|worker| worker.connection);
-        actions.extend(
-            connections
-                .map(|connection| Action::ToWorker(connection, ToWorker::EndSession { notebook })),
-        );
+        for connection in connections {
+            batch.tell_worker(connection, ToWorker::EndSession { notebook });
+        }
     }
 
     /// A worker has reported a session of this notebook. If its proxy does not connect before
@@ -247,16 +293,11 @@ impl Peers {
         name.map_or_else(|| "the worker".to_owned(), String::clone)
     }
 
-    pub(super) fn disbelieve(
-        &self,
-        worker: WorkerId,
-        what: &'static str,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn disbelieve(&self, worker: WorkerId, what: &'static str, batch: &mut Batch) {
         if let Some(worker) = self.workers.get(&worker) {
             let worker = worker.name.clone();
             let report = Observation::ImpossibleReport { worker, what };
-            actions.push(Action::Log(report));
+            batch.log(report);
         }
     }
 
@@ -266,7 +307,7 @@ impl Peers {
         &mut self,
         id: WorkerId,
         ends: impl Fn(&NotebookId) -> bool,
-        actions: &mut Vec<Action>,
+        batch: &mut Batch,
     ) {
         let Some(worker) = self.workers.get_mut(&id) else {
             return;
@@ -278,18 +319,13 @@ impl Peers {
             if let Some(connection) = here.and_then(|notebook| notebook.connection) {
                 let worker = worker.name.clone();
                 let ended = ToProxy::SessionEnded { worker };
-                actions.push(Action::ToProxy(connection, ended));
+                batch.tell_proxy(connection, ended);
             }
         }
     }
 
     /// Requests the locks that no worker has sent yet.
-    pub(super) fn ask_for_locks(
-        &self,
-        connection: ConnectionId,
-        id: WorkerId,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn ask_for_locks(&self, connection: ConnectionId, id: WorkerId, batch: &mut Batch) {
         let Some(worker) = self.workers.get(&id) else {
             return;
         };
@@ -301,7 +337,7 @@ impl Peers {
             {
                 let environment = environment.name.clone();
                 let question = ToWorker::LockWanted { environment };
-                actions.push(Action::ToWorker(connection, question));
+                batch.tell_worker(connection, question);
             }
         }
     }

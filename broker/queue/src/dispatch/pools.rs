@@ -1,6 +1,6 @@
 //! What the broker tells pools about the demand for workers, and what waiting people see of them.
 
-use super::{Action, Dispatch, Job, Now, Phase, overview::UNKNOWN_RUN_MS};
+use super::{Batch, Dispatch, Job, Now, Phase, estimate, needs, overview::UNKNOWN_RUN_MS};
 use crate::pools::{ComingLesson, ComingLessons, PoolLook, PoolState, PoolsPresent, SeenWorker};
 use baton_protocol::{Requirement, WorkerId, proxy::WaitingReason, worker::ToWorker};
 use baton_scheduling::{pools::Waiting, queue::Offer};
@@ -9,217 +9,224 @@ use std::sync::Arc;
 /// Precision of the shown time. A finer one would change the text, and so send it, more often.
 const MINUTE_MS: u64 = 60_000;
 
-impl Dispatch {
-    pub fn on_pools(
-        &mut self,
-        look: PoolLook,
-        now: Now,
-        actions: &mut Vec<Action>,
-    ) -> PoolsPresent {
-        self.disordered |= self.pools != look.pools;
-        self.pools = look.pools;
-        self.stays = look.stays;
-        let workers: Vec<WorkerId> = self.peers.workers.keys().copied().collect();
-        for worker in workers {
-            self.send_stay(worker, actions);
-        }
-        // A worker that left within its grace also counts as seen.
-        let seen = self.peers.workers.values().filter_map(|worker| {
-            let seen = SeenWorker {
-                connected_ms: worker.connected_ms?,
-                is_connected: worker.connection.is_some(),
-                offer: Arc::clone(&worker.offer),
-                slots: worker.slots,
-                draining: worker.draining,
-                failing: worker.failing.clone(),
-            };
-            Some((worker.name.clone(), seen))
-        });
-        let ahead_ms = self.pools.iter().map(|pool| pool.ahead_ms).max();
-        PoolsPresent {
-            workers: seen.collect(),
-            running: self
-                .pools
-                .iter()
-                .map(|pool| self.running_in(pool))
-                .collect(),
-            waiting: self.waits_for_pools(now),
-            lacking: self
-                .pools
-                .iter()
-                .map(|pool| self.lacks_settings(pool, now))
-                .collect(),
-            coming: self.coming_lessons(ahead_ms.unwrap_or(0), now),
-        }
+pub(super) fn on_look(dispatch: &mut Dispatch, look: PoolLook, batch: &mut Batch) -> PoolsPresent {
+    dispatch.disordered |= dispatch.pools != look.pools;
+    dispatch.pools = look.pools;
+    dispatch.stays = look.stays;
+    let workers: Vec<WorkerId> = dispatch.peers.workers.keys().copied().collect();
+    for worker in workers {
+        send_stay(dispatch, worker, batch);
     }
-
-    /// Sends a worker how long it has to stay, unless it already knows.
-    pub(super) fn send_stay(&mut self, id: WorkerId, actions: &mut Vec<Action>) {
-        let Some(worker) = self.peers.workers.get_mut(&id) else {
-            return;
+    // A worker that left within its grace also counts as seen.
+    let seen = dispatch.peers.workers.values().filter_map(|worker| {
+        let seen = SeenWorker {
+            connected_ms: worker.connected_ms?,
+            is_connected: worker.connection.is_some(),
+            offer: Arc::clone(&worker.offer),
+            slots: worker.slots,
+            draining: worker.draining,
+            failing: worker.failing.clone(),
         };
-        let at_ms = self.stays.get(&worker.name).copied();
-        if let Some(connection) = worker.connection
-            && worker.stays_until_ms != at_ms
-        {
-            worker.stays_until_ms = at_ms;
-            actions.push(Action::ToWorker(connection, ToWorker::StayUntil { at_ms }));
-        }
+        Some((worker.name.clone(), seen))
+    });
+    let ahead_ms = dispatch.pools.iter().map(|pool| pool.ahead_ms).max();
+    PoolsPresent {
+        workers: seen.collect(),
+        running: dispatch
+            .pools
+            .iter()
+            .map(|pool| running_in(dispatch, pool))
+            .collect(),
+        waiting: waits_for_pools(dispatch, batch.now),
+        lacking: dispatch
+            .pools
+            .iter()
+            .map(|pool| lacks_settings(dispatch, pool, batch.now))
+            .collect(),
+        coming: coming_lessons(dispatch, ahead_ms.unwrap_or(0), batch.now),
     }
+}
 
-    /// The lessons that are in progress or begin within this time, and which workers can run their cells.
-    pub fn coming_lessons(&self, within_ms: i64, now: Now) -> ComingLessons {
-        let courses = self.accounts.courses();
-        let coming = courses.lessons().filter_map(|(course, lesson)| {
-            let span = lesson.next(now.unix_ms)?;
-            if span.start_ms.saturating_sub(now.unix_ms) > within_ms {
-                return None;
-            }
-            let needs = courses.of(course).requirements();
-            let will_run = |offer: &Offer| needs.iter().all(|need| offer.will_meet(need));
-            let able = self.pools.iter().enumerate();
-            let able = able.filter(|(_, pool)| needs.iter().all(|need| pool.will_meet(need)));
-            Some(ComingLesson {
-                course: course.to_owned(),
-                people: lesson.people,
-                span,
-                other_slots: self.slots_of_no_pool(will_run),
-                pools: able.map(|(number, _)| number).collect(),
-            })
-        });
-        ComingLessons {
-            lessons: coming.collect(),
-            other_slots: self.slots_of_no_pool(|_| true),
-        }
+/// Sends a worker how long it has to stay, unless it already knows.
+pub(super) fn send_stay(dispatch: &mut Dispatch, id: WorkerId, batch: &mut Batch) {
+    let Some(worker) = dispatch.peers.workers.get_mut(&id) else {
+        return;
+    };
+    let at_ms = dispatch.stays.get(&worker.name).copied();
+    if let Some(connection) = worker.connection
+        && worker.stays_until_ms != at_ms
+    {
+        worker.stays_until_ms = at_ms;
+        batch.tell_worker(connection, ToWorker::StayUntil { at_ms });
     }
+}
 
-    fn slots_of_no_pool(&self, will_run: impl Fn(&Offer) -> bool) -> u32 {
-        let is_of_pool = |name: &String| self.pools.iter().any(|pool| pool.workers.contains(name));
-        let others = self.peers.workers.values().filter(|worker| {
-            worker.connection.is_some()
-                && !worker.draining
-                && !is_of_pool(&worker.name)
-                && will_run(&worker.offer)
-        });
-        others.map(|worker| worker.slots).sum()
-    }
-
-    /// The pool's running jobs. A job on a draining worker will need no slot on another one.
-    fn running_in(&self, pool: &PoolState) -> u32 {
-        let runs = |job: &&Job| {
-            let worker = job
-                .worker()
-                .and_then(|worker| self.peers.workers.get(&worker));
-            let stays = worker.filter(|worker| !worker.draining);
-            job.is_running() && stays.is_some_and(|worker| pool.workers.contains(&worker.name))
-        };
-        u32::try_from(self.jobs.iter().filter(runs).count()).unwrap_or(u32::MAX)
-    }
-
-    /// The jobs that would not start in time without more workers, and the pools that could help.
-    fn waits_for_pools(&self, now: Now) -> Vec<Waiting> {
-        let jobs = self.jobs.in_order(would_run);
-        let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
-        let waiting = jobs.into_iter().map(|job| {
-            let starts_ms = self
-                .estimates
-                .of(job.id)
-                .map(|estimate| estimate.starts.middle);
-            let is_late = |pool: &PoolState| {
-                starts_ms.is_none_or(|at| at > now_ms.saturating_add(pool.target_wait_ms))
-            };
-            let able = self.pools.iter().enumerate();
-            let able = able.filter(|(_, pool)| self.fits(job, pool) && is_late(pool));
-            Waiting {
-                work_ms: self
-                    .takes(job)
-                    .map_or(UNKNOWN_RUN_MS, |takes| takes.middle()),
-                pools: able.map(|(number, _)| number).collect(),
-            }
-        });
-        waiting.filter(|job| !job.pools.is_empty()).collect()
-    }
-
-    fn fits(&self, job: &Job, pool: &PoolState) -> bool {
-        self.requires_of(job, pool)
-            .all(|need| pool.will_meet(&need))
-            && job.timeout_ms().is_none_or(|ms| ms <= pool.walltime_ms)
-    }
-
-    /// What the job requires of a new worker of the pool. If no present worker has a GPU, it may
-    /// still run on a processor, but not on a GPU that is too small.
-    fn requires_of(&self, job: &Job, pool: &PoolState) -> impl Iterator<Item = Requirement> {
-        let is_memory = |need: &&Requirement| matches!(need, Requirement::GpuMemory { .. });
-        let memory = job.needs.iter().filter(is_memory);
-        let memory: Vec<_> = memory.filter(|_| pool.may_have_gpu()).cloned().collect();
-        memory.into_iter().chain(self.needs(job).to_vec())
-    }
-
-    /// Whether jobs or lessons lack only labels and environments on the pool's last worker.
-    fn lacks_settings(&self, pool: &PoolState, now: Now) -> bool {
-        let Some(offer) = &pool.offer else {
-            return false;
-        };
-        let lacks = |needs: &[Requirement]| {
-            !needs.iter().all(|need| offer.will_meet(need))
-                && needs.iter().all(|need| pool.may_meet(need))
-        };
-        let courses = self.accounts.courses();
-        let mut lessons = courses.lessons().filter(|(_, lesson)| {
-            let next = lesson.next(now.unix_ms);
-            next.is_some_and(|span| span.start_ms - now.unix_ms <= pool.ahead_ms)
-        });
-        let waits = |job: &Job| {
-            let needs: Vec<_> = self.requires_of(job, pool).collect();
-            would_run(job) && lacks(&needs)
-        };
-        self.jobs.iter().any(waits)
-            || lessons.any(|(course, _)| lacks(&courses.of(course).requirements()))
-    }
-
-    /// The first requirement that no pool meets, if there are pools and none of them fits.
-    pub(super) fn unmet_by_pools(&self, job: &Job) -> Option<Requirement> {
-        if self.pools.iter().any(|pool| self.fits(job, pool)) {
+pub(super) fn coming_lessons(dispatch: &Dispatch, within_ms: i64, now: Now) -> ComingLessons {
+    let courses = dispatch.accounts.courses();
+    let coming = courses.lessons().filter_map(|(course, lesson)| {
+        let span = lesson.next(now.unix_ms)?;
+        if span.start_ms.saturating_sub(now.unix_ms) > within_ms {
             return None;
         }
-        let mut needs = self.pools.first().map(|pool| self.requires_of(job, pool))?;
-        needs.find(|need| self.pools.iter().all(|pool| !pool.will_meet(need)))
+        let needs = courses.of(course).requirements();
+        let will_run = |offer: &Offer| needs.iter().all(|need| offer.will_meet(need));
+        let able = dispatch.pools.iter().enumerate();
+        let able = able.filter(|(_, pool)| needs.iter().all(|need| pool.will_meet(need)));
+        Some(ComingLesson {
+            course: course.to_owned(),
+            people: lesson.people,
+            span,
+            other_slots: slots_of_no_pool(dispatch, will_run),
+            pools: able.map(|(number, _)| number).collect(),
+        })
+    });
+    ComingLessons {
+        lessons: coming.collect(),
+        other_slots: slots_of_no_pool(dispatch, |_| true),
     }
+}
 
-    /// Whether a pool may start a worker with a GPU.
-    pub(super) fn a_gpu_may_come(&self) -> bool {
-        let mut pools = self.pools.iter();
-        pools.any(|pool| pool.can_start && pool.may_have_gpu())
-    }
+fn slots_of_no_pool(dispatch: &Dispatch, will_run: impl Fn(&Offer) -> bool) -> u32 {
+    let is_of_pool = |name: &String| {
+        dispatch
+            .pools
+            .iter()
+            .any(|pool| pool.workers.contains(name))
+    };
+    let others = dispatch.peers.workers.values().filter(|worker| {
+        worker.connection.is_some()
+            && !worker.draining
+            && !is_of_pool(&worker.name)
+            && will_run(&worker.offer)
+    });
+    others.map(|worker| worker.slots).sum()
+}
 
-    /// The reason shown for a job that no present worker can take, if a suitable worker is starting.
-    pub(super) fn machine_starts(&self, job: &Job, now: Now) -> Option<WaitingReason> {
-        let pool = self.pools.iter().find(|pool| self.starts_for(job, pool))?;
-        Some(starting(pool, now))
-    }
+/// The pool's running jobs. A job on a draining worker will need no slot on another one.
+fn running_in(dispatch: &Dispatch, pool: &PoolState) -> u32 {
+    let runs = |job: &&Job| {
+        let worker = job
+            .worker()
+            .and_then(|worker| dispatch.peers.workers.get(&worker));
+        let stays = worker.filter(|worker| !worker.draining);
+        job.is_running() && stays.is_some_and(|worker| pool.workers.contains(&worker.name))
+    };
+    u32::try_from(dispatch.jobs.iter().filter(runs).count()).unwrap_or(u32::MAX)
+}
 
-    /// The reason shown for a job at this position of the queue if a suitable worker that is starting will have a slot
-    /// for it, and is expected before one of the present workers.
-    pub(super) fn machine_starts_sooner(
-        &self,
-        job: &Job,
-        position: u32,
-        now: Now,
-    ) -> Option<WaitingReason> {
-        let estimate = self.estimates.of(job.id);
-        let starts_ms = estimate.map(|estimate| estimate.starts.middle);
-        let mut pools = self.pools.iter();
-        let pool = pools.find(|pool| {
-            self.starts_for(job, pool)
-                && position <= pool.pending.saturating_mul(pool.slots)
-                && comes_before(pool, starts_ms, now)
-        })?;
-        Some(starting(pool, now))
-    }
+/// The jobs that would not start in time without more workers, and the pools that could help.
+fn waits_for_pools(dispatch: &Dispatch, now: Now) -> Vec<Waiting> {
+    let jobs = dispatch.jobs.in_order(would_run);
+    let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
+    let waiting = jobs.into_iter().map(|job| {
+        let starts_ms = dispatch
+            .estimates
+            .of(job.id)
+            .map(|estimate| estimate.starts.middle);
+        let is_late = |pool: &PoolState| {
+            starts_ms.is_none_or(|at| at > now_ms.saturating_add(pool.target_wait_ms))
+        };
+        let able = dispatch.pools.iter().enumerate();
+        let able = able.filter(|(_, pool)| fits(dispatch, job, pool) && is_late(pool));
+        Waiting {
+            work_ms: estimate::takes(&dispatch.history, job)
+                .map_or(UNKNOWN_RUN_MS, |takes| takes.middle()),
+            pools: able.map(|(number, _)| number).collect(),
+        }
+    });
+    waiting.filter(|job| !job.pools.is_empty()).collect()
+}
 
-    fn starts_for(&self, job: &Job, pool: &PoolState) -> bool {
-        pool.pending > 0 && self.fits(job, pool)
+fn fits(dispatch: &Dispatch, job: &Job, pool: &PoolState) -> bool {
+    requires_of(dispatch, job, pool).all(|need| pool.will_meet(&need))
+        && job.timeout_ms().is_none_or(|ms| ms <= pool.walltime_ms)
+}
+
+/// What the job requires of a new worker of the pool. If no present worker has a GPU, it may
+/// still run on a processor, but not on a GPU that is too small.
+fn requires_of(
+    dispatch: &Dispatch,
+    job: &Job,
+    pool: &PoolState,
+) -> impl Iterator<Item = Requirement> {
+    let is_memory = |need: &&Requirement| matches!(need, Requirement::GpuMemory { .. });
+    let memory = job.needs.iter().filter(is_memory);
+    let memory: Vec<_> = memory.filter(|_| pool.may_have_gpu()).cloned().collect();
+    memory
+        .into_iter()
+        .chain(needs::of_job(dispatch, job).to_vec())
+}
+
+/// Whether jobs or lessons lack only labels and environments on the pool's last worker.
+fn lacks_settings(dispatch: &Dispatch, pool: &PoolState, now: Now) -> bool {
+    let Some(offer) = &pool.offer else {
+        return false;
+    };
+    let lacks = |needs: &[Requirement]| {
+        !needs.iter().all(|need| offer.will_meet(need))
+            && needs.iter().all(|need| pool.may_meet(need))
+    };
+    let courses = dispatch.accounts.courses();
+    let mut lessons = courses.lessons().filter(|(_, lesson)| {
+        let next = lesson.next(now.unix_ms);
+        next.is_some_and(|span| span.start_ms - now.unix_ms <= pool.ahead_ms)
+    });
+    let waits = |job: &Job| {
+        let needs: Vec<_> = requires_of(dispatch, job, pool).collect();
+        would_run(job) && lacks(&needs)
+    };
+    dispatch.jobs.iter().any(waits)
+        || lessons.any(|(course, _)| lacks(&courses.of(course).requirements()))
+}
+
+/// The first requirement that no pool meets, if there are pools and none of them fits.
+pub(super) fn unmet_by_pools(dispatch: &Dispatch, job: &Job) -> Option<Requirement> {
+    if dispatch.pools.iter().any(|pool| fits(dispatch, job, pool)) {
+        return None;
     }
+    let mut needs = dispatch
+        .pools
+        .first()
+        .map(|pool| requires_of(dispatch, job, pool))?;
+    needs.find(|need| dispatch.pools.iter().all(|pool| !pool.will_meet(need)))
+}
+
+/// Whether a pool may start a worker with a GPU.
+pub(super) fn a_gpu_may_come(dispatch: &Dispatch) -> bool {
+    let mut pools = dispatch.pools.iter();
+    pools.any(|pool| pool.can_start && pool.may_have_gpu())
+}
+
+/// The reason shown for a job that no present worker can take, if a suitable worker is starting.
+pub(super) fn machine_starts(dispatch: &Dispatch, job: &Job, now: Now) -> Option<WaitingReason> {
+    let pool = dispatch
+        .pools
+        .iter()
+        .find(|pool| starts_for(dispatch, job, pool))?;
+    Some(starting(pool, now))
+}
+
+/// The reason shown for a job at this position of the queue if a suitable worker that is starting will have a slot
+/// for it, and is expected before one of the present workers.
+pub(super) fn machine_starts_sooner(
+    dispatch: &Dispatch,
+    job: &Job,
+    position: u32,
+    now: Now,
+) -> Option<WaitingReason> {
+    let estimate = dispatch.estimates.of(job.id);
+    let starts_ms = estimate.map(|estimate| estimate.starts.middle);
+    let mut pools = dispatch.pools.iter();
+    let pool = pools.find(|pool| {
+        starts_for(dispatch, job, pool)
+            && position <= pool.pending.saturating_mul(pool.slots)
+            && comes_before(pool, starts_ms, now)
+    })?;
+    Some(starting(pool, now))
+}
+
+fn starts_for(dispatch: &Dispatch, job: &Job, pool: &PoolState) -> bool {
+    pool.pending > 0 && fits(dispatch, job, pool)
 }
 
 /// When the batch system expects to start its next worker.

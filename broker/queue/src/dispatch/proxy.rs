@@ -1,8 +1,11 @@
 //! Messages of proxies.
 
 use super::{
-    Abandoned, Action, ConnectionId, Dispatch, Job, Now, Observation, Peer, Phase, Remainder,
-    Subscription,
+    Action, Batch, ConnectionId, Dispatch, Job, Observation, Peer, Phase, Remainder, Subscription,
+    estimate, graces,
+    job::Abandoned,
+    lost_records, orphans, refusals,
+    transitions::{abandon, cancel, finish},
 };
 use crate::{Account, Unwelcome, record::Write};
 use baton_humanize::{SAFE, one_line};
@@ -16,393 +19,310 @@ use std::sync::Arc;
 /// The longest name of a notebook, in characters: a page has room for no more.
 const LONGEST_NAME: usize = 200;
 
-impl Dispatch {
-    /// Only the newest connection of a notebook counts.
-    pub fn on_proxy_connected(
-        &mut self,
-        connection: ConnectionId,
-        id: NotebookId,
-        account: Account,
-        actions: &mut Vec<Action>,
-    ) {
-        if !self.peers.is_of(id, &account) {
-            let refused = ToProxy::Refused(Refusal::NotYours {});
-            actions.push(Action::ToProxy(connection, refused));
-            actions.push(Action::Close(connection));
-            return;
+pub(super) fn on_connected(
+    dispatch: &mut Dispatch,
+    connection: ConnectionId,
+    id: NotebookId,
+    account: Account,
+    batch: &mut Batch,
+) {
+    if !dispatch.peers.is_of(id, &account) {
+        let refused = ToProxy::Refused(Refusal::NotYours {});
+        batch.tell_proxy(connection, refused);
+        batch.close(connection);
+        return;
+    }
+    let notebook = dispatch.peers.notebooks.entry(id).or_default();
+    if let Some(older) = notebook.connection.replace(connection) {
+        batch.close(older);
+    }
+    let autosave = dispatch.accounts.courses().of(&account.course).autosave;
+    notebook.account = Some(account);
+    notebook.deadline = None;
+    notebook.subscriptions.clear();
+    dispatch
+        .peers
+        .by_connection
+        .insert(connection, Peer::Proxy(id));
+    let broker_version = env!("CARGO_PKG_VERSION").to_owned();
+    batch.tell_proxy(
+        connection,
+        ToProxy::Welcome {
+            broker_version,
+            autosave,
+        },
+    );
+}
+
+pub(super) fn on_message(
+    dispatch: &mut Dispatch,
+    connection: ConnectionId,
+    message: FromProxy,
+    batch: &mut Batch,
+) {
+    let Some(Peer::Proxy(notebook)) = dispatch.peers.by_connection.get(&connection).copied() else {
+        return;
+    };
+    match message {
+        FromProxy::Submit(submission) if submission.notebook == notebook => {
+            submit(dispatch, connection, submission, batch);
         }
-        let notebook = self.peers.notebooks.entry(id).or_default();
-        if let Some(older) = notebook.connection.replace(connection) {
-            actions.push(Action::Close(older));
+        FromProxy::GivenUp { job, outcome } if dispatch.jobs.closed(job) == Some(notebook) => {
+            on_closed_job_given_up(connection, job, outcome, batch);
         }
-        let autosave = self.accounts.courses().of(&account.course).autosave;
-        notebook.account = Some(account);
-        notebook.deadline = None;
-        notebook.subscriptions.clear();
-        self.peers.by_connection.insert(connection, Peer::Proxy(id));
-        let broker_version = env!("CARGO_PKG_VERSION").to_owned();
-        actions.push(Action::ToProxy(
-            connection,
-            ToProxy::Welcome {
-                broker_version,
-                autosave,
-            },
-        ));
-    }
-
-    pub fn on_proxy_message(
-        &mut self,
-        connection: ConnectionId,
-        message: FromProxy,
-        now: Now,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(Peer::Proxy(notebook)) = self.peers.by_connection.get(&connection).copied() else {
-            return;
-        };
-        match message {
-            FromProxy::Submit(submission) if submission.notebook == notebook => {
-                self.submit(connection, submission, now, actions);
-            }
-            FromProxy::GivenUp { job, outcome } if self.jobs.closed(job) == Some(notebook) => {
-                self.on_closed_job_given_up(connection, job, outcome, actions);
-            }
-            FromProxy::Attach { job, after } => {
-                self.attach(connection, notebook, (job, after), actions);
-            }
-            // A repeated hello changes nothing.
-            FromProxy::Hello { .. } => {}
-            FromProxy::Submit(Submission { job, .. })
-            | FromProxy::Answer { job, .. }
-            | FromProxy::Resume { job, .. }
-            | FromProxy::Detach { job }
-            | FromProxy::Cancel { job }
-            | FromProxy::DeferredWanted { job }
-            | FromProxy::Applied { job }
-            | FromProxy::GivenUp { job, .. }
-                if !self.belongs(job, notebook) =>
-            {
-                self.forgotten(connection, job, actions);
-            }
-            FromProxy::Submit(_) => {}
-            FromProxy::Answer {
-                job,
-                question,
-                answer,
-            } => self.answer(connection, job, question, answer, actions),
-            FromProxy::Resume { job, after } => {
-                self.adopt(job, actions);
-                self.resume(connection, job, after, now, actions);
-            }
-            FromProxy::Detach { job } => self.on_detach(job, now, actions),
-            FromProxy::Cancel { job } => {
-                actions.push(Action::ToProxy(connection, ToProxy::Cancelling { job }));
-                self.cancel(job, now, actions);
-            }
-            FromProxy::DeferredWanted { job } => self.deferred_wanted(connection, job, actions),
-            FromProxy::Applied { job } => self.abandon(job, Abandoned::AsItEnded, now, actions),
-            FromProxy::GivenUp { job, outcome } => {
-                let how = outcome.map_or(Abandoned::NoTrace, Abandoned::Reported);
-                self.abandon(job, how, now, actions);
-            }
-            FromProxy::Goodbye {} => self.on_goodbye(notebook, now, actions),
+        FromProxy::Attach { job, after } => {
+            orphans::attach(dispatch, connection, notebook, (job, after), batch);
         }
-    }
-
-    /// Handles a refused message: no part of it reaches a worker. If a new cell is too large, no
-    /// record of it remains.
-    pub fn on_proxy_refused(
-        &mut self,
-        connection: ConnectionId,
-        message: FromProxy,
-        why: &Unwelcome,
-        now: Now,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(Peer::Proxy(notebook)) = self.peers.by_connection.get(&connection).copied() else {
-            return;
-        };
-        let id = match message {
-            FromProxy::Submit(submission) if submission.notebook == notebook => {
-                let id = submission.job;
-                let is_new = !self.jobs.knows(id);
-                if is_new && *why != Unwelcome::Foreign {
-                    return self.too_large(connection, id, why, actions);
-                }
-                self.submit(connection, submission, now, actions);
-                if !is_new {
-                    return;
-                }
-                id
-            }
-            FromProxy::Answer { job, .. } if self.belongs(job, notebook) => job,
-            _ => return,
-        };
-        self.end_unwelcome(id, why, now, actions);
-    }
-
-    /// A stored cell is too large for its worker, so the worker did not get it.
-    pub fn on_not_sent(&mut self, id: JobId, bytes: usize, now: Now, actions: &mut Vec<Action>) {
-        self.end_unwelcome(id, &Unwelcome::Message { bytes }, now, actions);
-    }
-
-    fn end_unwelcome(&mut self, id: JobId, why: &Unwelcome, now: Now, actions: &mut Vec<Action>) {
-        let Some(job) = self.jobs.get_mut(id) else {
-            return;
-        };
-        actions.push(Action::Log(Observation::MessageRefused {
-            job: id,
-            why: why.clone(),
-        }));
-        match job.phase() {
-            Phase::Finished => {}
-            Phase::Queued | Phase::Assigned => {
-                let error = RemoteError {
-                    name: "GpuServiceError".to_owned(),
-                    value: format!("{why}. {SAFE}"),
-                    traceback: Vec::new(),
-                    hint: Some(format!("{}, or show a TA job {id}", why.hint())),
-                };
-                self.finish(id, Outcome::Refused, Some(error), now, actions);
-            }
-            Phase::Started => {
-                job.stopped = Some(why.to_string());
-                self.cancel(id, now, actions);
-            }
-        }
-    }
-
-    /// Reports a job that does not exist.
-    pub(super) fn forgotten(
-        &self,
-        connection: ConnectionId,
-        job: JobId,
-        actions: &mut Vec<Action>,
-    ) {
-        actions.push(Action::ToProxy(connection, ToProxy::UnknownJob { job }));
-    }
-
-    /// The stored events up to `through` have been sent.
-    pub fn on_caught_up(
-        &mut self,
-        connection: ConnectionId,
-        job: JobId,
-        through: u64,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(Peer::Proxy(notebook)) = self.peers.by_connection.get(&connection).copied() else {
-            return;
-        };
-        if self.belongs(job, notebook) {
-            self.subscribe(connection, job, through, actions);
-        }
-    }
-
-    fn belongs(&self, job: JobId, notebook: NotebookId) -> bool {
-        self.jobs
-            .get(job)
-            .is_some_and(|job| job.follower() == notebook)
-    }
-
-    fn submit(
-        &mut self,
-        connection: ConnectionId,
-        submission: Submission,
-        now: Now,
-        actions: &mut Vec<Action>,
-    ) {
-        let (id, notebook) = (submission.job, submission.notebook);
-        let open = self.jobs.get(id).map(|job| job.notebook);
-        match open.or_else(|| self.jobs.closed(id)) {
-            // Another notebook must not learn that the job exists.
-            Some(of) if of != notebook => self.forgotten(connection, id, actions),
-            Some(_) if open.is_none() => self.submitted_again(connection, id, actions),
-            Some(_) if self.peers.is_followed(id, notebook) => {}
-            Some(_) => self.resume(connection, id, 0, now, actions),
-            None if self.has_too_many(notebook) => self.one_too_many(connection, id, actions),
-            None => self.accept(submission, now, actions),
-        }
-    }
-
-    fn accept(&mut self, mut submission: Submission, now: Now, actions: &mut Vec<Action>) {
-        let id = submission.job;
-        let Some(notebook) = self.peers.notebooks.get_mut(&submission.notebook) else {
-            return;
-        };
-        let Some(account) = notebook.account.clone() else {
-            return;
-        };
-        notebook.subscriptions.insert(id, Subscription::Live);
-        let name = submission.notebook_name.chars().take(LONGEST_NAME);
-        submission.notebook_name = one_line(&name.collect::<String>());
-        submission.cell.gpu = submission.cell.gpu.as_deref().map(one_line);
-        let granted = self.accounts.grant(&account, &mut submission.cell);
-        let submission = Arc::new(submission);
-        self.peers
-            .owners
-            .insert(submission.notebook, account.owner.clone());
-        let write = self.jobs.add(submission, account.clone(), now.unix_ms);
-        actions.push(Action::Write(write));
-        self.foresee(id);
-        self.history.submitted(&account, now.unix_ms);
-        if let Err(refusal) = granted {
-            self.finish(id, Outcome::Refused, Some(refusal), now, actions);
-        }
-        self.disordered = true;
-    }
-
-    /// No answer is kept for a worker that is disconnected: it asks its open questions again when it
-    /// reconnects. A later assignment also starts from a new state.
-    fn answer(
-        &mut self,
-        from: ConnectionId,
-        id: JobId,
-        question: u64,
-        answer: Answer,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(job) = self.jobs.get_mut(id) else {
-            return;
-        };
-        if let Answer::State(state) = &answer {
-            let wanted = job.state_wanted.take_if(|wanted| *wanted == question);
-            if wanted.is_none() || !matches!(job.phase(), Phase::Queued | Phase::Assigned) {
-                return;
-            }
-            job.submission = None;
-            actions.push(Action::Write(Write::ReplaceState {
-                job: id,
-                state: Box::new(state.clone()),
-            }));
-        }
-        let job = self.jobs.get(id).filter(|job| job.is_running());
-        if let Some(to) = job.and_then(|job| self.peers.runner(job)) {
-            let message = ToWorker::Answer {
-                job: id,
-                question,
-                answer,
-            };
-            actions.push(Action::Relay { from, to, message });
-        }
-    }
-
-    fn resume(
-        &mut self,
-        connection: ConnectionId,
-        id: JobId,
-        after: u64,
-        now: Now,
-        actions: &mut Vec<Action>,
-    ) {
-        if !self.claim(id, after) {
-            self.proxy_is_ahead(connection, id, now, actions);
-            return;
-        }
-        self.subscribe(connection, id, after, actions);
-        if let Some(job) = self.jobs.get_mut(id)
-            && let Some(waiting) = job.waiting.clone()
+        // A repeated hello changes nothing.
+        FromProxy::Hello { .. } => {}
+        FromProxy::Submit(Submission { job, .. })
+        | FromProxy::Answer { job, .. }
+        | FromProxy::Resume { job, .. }
+        | FromProxy::Detach { job }
+        | FromProxy::Cancel { job }
+        | FromProxy::DeferredWanted { job }
+        | FromProxy::Applied { job }
+        | FromProxy::GivenUp { job, .. }
+            if !belongs(dispatch, job, notebook) =>
         {
-            actions.push(Action::ToProxy(connection, waiting.message(id, now)));
-            job.shown = Some((waiting, now.instant));
+            refusals::unknown_job(connection, job, batch);
         }
+        FromProxy::Submit(_) => {}
+        FromProxy::Answer {
+            job,
+            question,
+            answer,
+        } => on_answer(dispatch, connection, job, question, answer, batch),
+        FromProxy::Resume { job, after } => {
+            orphans::adopt(dispatch, job, batch);
+            resume(dispatch, connection, job, after, batch);
+        }
+        FromProxy::Detach { job } => orphans::on_detach(dispatch, job, batch),
+        FromProxy::Cancel { job } => {
+            batch.tell_proxy(connection, ToProxy::Cancelling { job });
+            cancel(dispatch, job, batch);
+        }
+        FromProxy::DeferredWanted { job } => deferred_wanted(dispatch, connection, job, batch),
+        FromProxy::Applied { job } => abandon(dispatch, job, Abandoned::AsItEnded, batch),
+        FromProxy::GivenUp { job, outcome } => {
+            let how = outcome.map_or(Abandoned::NoTrace, Abandoned::Reported);
+            abandon(dispatch, job, how, batch);
+        }
+        FromProxy::Goodbye {} => graces::on_goodbye(dispatch, notebook, batch),
     }
+}
 
-    pub(super) fn subscribe(
-        &mut self,
-        connection: ConnectionId,
-        id: JobId,
-        after: u64,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(job) = self.jobs.get(id) else {
-            return;
-        };
-        let Some(notebook) = self.peers.notebooks.get_mut(&job.follower()) else {
-            return;
-        };
-        let subscription = if after >= job.last_event() {
-            Subscription::Live
-        } else {
-            actions.push(Action::CatchUp {
-                connection,
-                job: id,
-                after,
-            });
-            Subscription::CatchingUp
-        };
-        notebook.subscriptions.insert(id, subscription);
-    }
-
-    pub(super) fn cancel(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
-        let Some(job) = self.jobs.get(id) else {
-            return;
-        };
-        let runner = self.peers.runner(job);
-        match (job.phase(), runner) {
-            (Phase::Finished, _) => return,
-            // As far as the broker knows it has not started, so it can end here. If the worker
-            // reconnects with it, the broker revokes it.
-            (Phase::Queued, _) | (Phase::Assigned, None) => {
-                self.finish_cancelled(id, now, actions);
+pub(super) fn on_refused(
+    dispatch: &mut Dispatch,
+    connection: ConnectionId,
+    message: FromProxy,
+    why: &Unwelcome,
+    batch: &mut Batch,
+) {
+    let Some(Peer::Proxy(notebook)) = dispatch.peers.by_connection.get(&connection).copied() else {
+        return;
+    };
+    let id = match message {
+        FromProxy::Submit(submission) if submission.notebook == notebook => {
+            let id = submission.job;
+            let is_new = !dispatch.jobs.knows(id);
+            if is_new && *why != Unwelcome::Foreign {
+                return refusals::too_large(connection, id, why, batch);
+            }
+            submit(dispatch, connection, submission, batch);
+            if !is_new {
                 return;
             }
-            (Phase::Assigned | Phase::Started, _) if job.cancel_wanted => return,
-            (Phase::Assigned | Phase::Started, Some(connection)) => {
-                actions.push(Action::ToWorker(connection, ToWorker::Cancel { job: id }));
-            }
-            // The worker gets `Cancel` when it reconnects.
-            (Phase::Started, None) => {}
+            id
         }
-        if let Some(job) = self.jobs.get_mut(id) {
-            job.cancel_wanted = true;
-            let stopped = job.stopped.clone();
-            actions.push(Action::Write(Write::WantCancel { job: id, stopped }));
+        FromProxy::Answer { job, .. } if belongs(dispatch, job, notebook) => job,
+        _ => return,
+    };
+    end_unwelcome(dispatch, id, why, batch);
+}
+
+pub(super) fn on_not_sent(dispatch: &mut Dispatch, id: JobId, bytes: usize, batch: &mut Batch) {
+    end_unwelcome(dispatch, id, &Unwelcome::Message { bytes }, batch);
+}
+
+fn end_unwelcome(dispatch: &mut Dispatch, id: JobId, why: &Unwelcome, batch: &mut Batch) {
+    let Some(job) = dispatch.jobs.get_mut(id) else {
+        return;
+    };
+    batch.log(Observation::MessageRefused {
+        job: id,
+        why: why.clone(),
+    });
+    match job.phase() {
+        Phase::Finished => {}
+        Phase::Queued | Phase::Assigned => {
+            let error = RemoteError::of_baton(
+                "GpuServiceError",
+                format!("{why}. {SAFE}"),
+                format!("{}, or show a TA job {id}", why.hint()),
+            );
+            finish(dispatch, id, Outcome::Refused, Some(error), batch);
+        }
+        Phase::Started => {
+            job.stopped = Some(why.to_string());
+            cancel(dispatch, id, batch);
         }
     }
+}
 
-    /// If the worker has nothing left of the job, it has already reported that.
-    fn deferred_wanted(&mut self, from: ConnectionId, id: JobId, actions: &mut Vec<Action>) {
-        let is_due =
-            |job: &&mut Job| matches!(job.remainder(), Remainder::Deferred | Remainder::Sent);
-        let Some(job) = self.jobs.get_mut(id).filter(is_due) else {
+pub(super) fn on_caught_up(
+    dispatch: &mut Dispatch,
+    connection: ConnectionId,
+    job: JobId,
+    through: u64,
+    batch: &mut Batch,
+) {
+    let Some(Peer::Proxy(notebook)) = dispatch.peers.by_connection.get(&connection).copied() else {
+        return;
+    };
+    let job = dispatch.jobs.get(job);
+    if let Some(job) = job.filter(|job| job.follower() == notebook) {
+        dispatch.peers.subscribe(connection, job, through, batch);
+    }
+}
+
+fn belongs(dispatch: &Dispatch, job: JobId, notebook: NotebookId) -> bool {
+    dispatch
+        .jobs
+        .get(job)
+        .is_some_and(|job| job.follower() == notebook)
+}
+
+fn submit(
+    dispatch: &mut Dispatch,
+    connection: ConnectionId,
+    submission: Submission,
+    batch: &mut Batch,
+) {
+    let (id, notebook) = (submission.job, submission.notebook);
+    let open = dispatch.jobs.get(id).map(|job| job.notebook);
+    match open.or_else(|| dispatch.jobs.closed(id)) {
+        // Another notebook must not learn that the job exists.
+        Some(of) if of != notebook => refusals::unknown_job(connection, id, batch),
+        Some(_) if open.is_none() => refusals::submitted_again(connection, id, batch),
+        Some(_) if dispatch.peers.is_followed(id, notebook) => {}
+        Some(_) => resume(dispatch, connection, id, 0, batch),
+        None if refusals::has_too_many(&dispatch.jobs, notebook) => {
+            refusals::one_too_many(connection, id, batch)
+        }
+        None => accept(dispatch, submission, batch),
+    }
+}
+
+fn accept(dispatch: &mut Dispatch, mut submission: Submission, batch: &mut Batch) {
+    let id = submission.job;
+    let Some(notebook) = dispatch.peers.notebooks.get_mut(&submission.notebook) else {
+        return;
+    };
+    let Some(account) = notebook.account.clone() else {
+        return;
+    };
+    notebook.subscriptions.insert(id, Subscription::Live);
+    let name = submission.notebook_name.chars().take(LONGEST_NAME);
+    submission.notebook_name = one_line(&name.collect::<String>());
+    submission.cell.gpu = submission.cell.gpu.as_deref().map(one_line);
+    let granted = dispatch.accounts.grant(&account, &mut submission.cell);
+    let submission = Arc::new(submission);
+    dispatch
+        .peers
+        .owners
+        .insert(submission.notebook, account.owner.clone());
+    let write = dispatch
+        .jobs
+        .add(submission, account.clone(), batch.now.unix_ms);
+    batch.write(write);
+    estimate::foresee(dispatch, id);
+    dispatch.history.submitted(&account, batch.now.unix_ms);
+    if let Err(refusal) = granted {
+        finish(dispatch, id, Outcome::Refused, Some(refusal), batch);
+    }
+    dispatch.disordered = true;
+}
+
+/// No answer is kept for a worker that is disconnected: it asks its open questions again when it
+/// reconnects. A later assignment also starts from a new state.
+fn on_answer(
+    dispatch: &mut Dispatch,
+    from: ConnectionId,
+    id: JobId,
+    question: u64,
+    answer: Answer,
+    batch: &mut Batch,
+) {
+    let Some(job) = dispatch.jobs.get_mut(id) else {
+        return;
+    };
+    if let Answer::State(state) = &answer {
+        let wanted = job.state_wanted.take_if(|wanted| *wanted == question);
+        if wanted.is_none() || !matches!(job.phase(), Phase::Queued | Phase::Assigned) {
             return;
-        };
-        job.deferred_wanted = true;
-        if let Some(to) = self.jobs.get(id).and_then(|job| self.peers.runner(job)) {
-            let message = ToWorker::DeferredWanted { job: id };
-            actions.push(Action::Relay { from, to, message });
         }
+        job.submission = None;
+        batch.write(Write::ReplaceState {
+            job: id,
+            state: Box::new(state.clone()),
+        });
     }
-
-    pub(super) fn abandon(
-        &mut self,
-        id: JobId,
-        how: Abandoned,
-        now: Now,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(job) = self.jobs.get_mut(id) else {
-            return;
+    let job = dispatch.jobs.get(id).filter(|job| job.is_running());
+    if let Some(to) = job.and_then(|job| dispatch.peers.runner(job)) {
+        let message = ToWorker::Answer {
+            job: id,
+            question,
+            answer,
         };
-        job.abandoned = Some(how);
-        match job.phase() {
-            Phase::Finished => self.close(id, actions),
-            _ => self.cancel(id, now, actions),
-        }
+        batch.push(Action::Relay { from, to, message });
     }
+}
 
-    /// The job was closed while its notebook was disconnected. The notebook has shown another outcome.
-    fn on_closed_job_given_up(
-        &self,
-        connection: ConnectionId,
-        job: JobId,
-        outcome: Option<Outcome>,
-        actions: &mut Vec<Action>,
-    ) {
-        actions.push(Action::Write(match outcome {
-            Some(outcome) => Write::GiveUp { job, outcome },
-            None => Write::Remove { job },
-        }));
-        actions.push(Action::ToProxy(connection, ToProxy::Closed { job }));
+fn resume(
+    dispatch: &mut Dispatch,
+    connection: ConnectionId,
+    id: JobId,
+    after: u64,
+    batch: &mut Batch,
+) {
+    if !lost_records::claim(dispatch, id, after) {
+        lost_records::proxy_is_ahead(dispatch, connection, id, batch);
+        return;
     }
+    let Some(job) = dispatch.jobs.get_mut(id) else {
+        return;
+    };
+    dispatch.peers.subscribe(connection, job, after, batch);
+    if let Some(waiting) = job.waiting.clone() {
+        batch.tell_proxy(connection, waiting.message(id, batch.now));
+        job.shown = Some((waiting, batch.now.instant));
+    }
+}
+
+/// If the worker has nothing left of the job, it has already reported that.
+fn deferred_wanted(dispatch: &mut Dispatch, from: ConnectionId, id: JobId, batch: &mut Batch) {
+    let is_due = |job: &&mut Job| matches!(job.remainder(), Remainder::Deferred | Remainder::Sent);
+    let Some(job) = dispatch.jobs.get_mut(id).filter(is_due) else {
+        return;
+    };
+    job.deferred_wanted = true;
+    if let Some(to) = dispatch.peers.runner(job) {
+        let message = ToWorker::DeferredWanted { job: id };
+        batch.push(Action::Relay { from, to, message });
+    }
+}
+
+/// The job was closed while its notebook was disconnected. The notebook has shown another outcome.
+fn on_closed_job_given_up(
+    connection: ConnectionId,
+    job: JobId,
+    outcome: Option<Outcome>,
+    batch: &mut Batch,
+) {
+    batch.write(match outcome {
+        Some(outcome) => Write::GiveUp { job, outcome },
+        None => Write::Remove { job },
+    });
+    batch.tell_proxy(connection, ToProxy::Closed { job });
 }

@@ -3,14 +3,20 @@
 
 mod long_queue;
 
-use super::{job::remainder_after, *};
+use super::{
+    job::{Job, remainder_after},
+    *,
+};
 use crate::{
     Account, Identity, WorkerHello,
-    record::OpenJob,
+    record::{OpenJob, Write},
     samples::{naming, submission},
 };
 use baton_protocol::{
-    Answer, ChunkHash, JobKind, NotebookId, WorkerId, proxy::FromProxy, worker::FromWorker,
+    Answer, ChunkHash, FencingNumber, Finished, JobEvent, JobKind, NotebookId, Outcome,
+    RemoteError, WorkerId,
+    proxy::FromProxy,
+    worker::{FromWorker, ToWorker},
 };
 use baton_scheduling::queue::Offer;
 use proptest::prelude::*;
@@ -131,7 +137,7 @@ impl World {
 
     fn take(&mut self, step: Step) {
         let now = self.now();
-        let mut actions = Vec::new();
+        let mut batch = Batch::new(now);
         match step {
             Step::ProxyConnects(proxy) => {
                 let connection = self.connection();
@@ -140,7 +146,7 @@ impl World {
                     connection,
                     notebook(proxy),
                     Account::default(),
-                    &mut actions,
+                    &mut batch,
                 );
             }
             Step::ProxyGoes(proxy) => {
@@ -152,39 +158,39 @@ impl World {
                 let mut submission = submission(job_id(proxy, job), naming(ChunkHash([0; 32])));
                 submission.notebook = notebook(proxy);
                 submission.cell.kind = kind_of(submission.job);
-                self.proxy_says(proxy, FromProxy::Submit(submission), &mut actions);
+                self.proxy_says(proxy, FromProxy::Submit(submission), &mut batch);
             }
             Step::SendState(proxy, job) => {
                 let (job, question) = (job_id(proxy, job), 1);
                 let answer = Answer::State(naming(ChunkHash([1; 32])));
                 #[rustfmt::skip]
                 let message = FromProxy::Answer { job, question, answer };
-                self.proxy_says(proxy, message, &mut actions);
+                self.proxy_says(proxy, message, &mut batch);
             }
             Step::Cancel(proxy, job) => {
                 let job = job_id(proxy, job);
-                self.proxy_says(proxy, FromProxy::Cancel { job }, &mut actions);
+                self.proxy_says(proxy, FromProxy::Cancel { job }, &mut batch);
             }
             Step::Applied(proxy, job) => {
                 let job = job_id(proxy, job);
-                self.proxy_says(proxy, FromProxy::Applied { job }, &mut actions);
+                self.proxy_says(proxy, FromProxy::Applied { job }, &mut batch);
             }
             Step::Resume(proxy, job, after) => {
                 let job = job_id(proxy, job);
-                self.proxy_says(proxy, FromProxy::Resume { job, after }, &mut actions);
+                self.proxy_says(proxy, FromProxy::Resume { job, after }, &mut batch);
             }
             Step::Attach(proxy, of, job) => {
                 let (job, after) = (job_id(of, job), 0);
-                self.proxy_says(proxy, FromProxy::Attach { job, after }, &mut actions);
+                self.proxy_says(proxy, FromProxy::Attach { job, after }, &mut batch);
             }
             Step::Detach(proxy, of, job) => {
                 let job = job_id(of, job);
-                self.proxy_says(proxy, FromProxy::Detach { job }, &mut actions);
+                self.proxy_says(proxy, FromProxy::Detach { job }, &mut batch);
             }
             Step::Discard(proxy, job) => {
                 let job = job_id(proxy, job);
                 let account = Account::default();
-                drop(self.dispatch.discard(&account, job, now, &mut actions));
+                drop(self.dispatch.discard(&account, job, &mut batch));
             }
             Step::Act(proxy, job, what) => {
                 let job = job_id(proxy, job);
@@ -200,9 +206,9 @@ impl World {
                 };
                 let staff = Identity::operator();
                 // This fails if the job is over, or has a worker.
-                drop(self.dispatch.act(&staff, command, now, &mut actions));
+                drop(self.dispatch.act(&staff, command, &mut batch));
             }
-            Step::WorkerConnects(worker) => self.worker_connects(worker, &mut actions),
+            Step::WorkerConnects(worker) => self.worker_connects(worker, &mut batch),
             Step::WorkerGoes(worker) => {
                 let side = self.workers.entry(worker).or_default();
                 if let Some(connection) = side.connection.take() {
@@ -214,11 +220,14 @@ impl World {
                 if let Some(connection) = side.connection {
                     let drain = FromWorker::Drain {};
                     self.dispatch
-                        .on_worker_message(connection, drain, now, &mut actions);
+                        .on_worker_message(connection, drain, &mut batch);
                 }
             }
-            Step::Work(worker, what) => self.work(worker, what, &mut actions),
-            Step::Seconds(seconds) => self.seconds += u64::from(seconds),
+            Step::Work(worker, what) => self.work(worker, what, &mut batch),
+            Step::Seconds(seconds) => {
+                self.seconds += u64::from(seconds);
+                batch.now = self.now();
+            }
             Step::Kill => {
                 self.proxies.clear();
                 self.workers
@@ -227,21 +236,19 @@ impl World {
                 self.dispatch = Dispatch::new(self.stored.load(), GRACES, courses(), now);
             }
         }
-        self.dispatch.on_time_passed(self.now(), &mut actions);
-        self.dispatch.assign_and_notify(self.now(), &mut actions);
-        self.perform(actions);
+        self.dispatch.on_time_passed(&mut batch);
+        self.dispatch.assign_and_notify(&mut batch);
+        self.perform(batch.actions);
     }
 
-    fn proxy_says(&mut self, proxy: u8, message: FromProxy, actions: &mut Vec<Action>) {
+    fn proxy_says(&mut self, proxy: u8, message: FromProxy, batch: &mut Batch) {
         if let Some(connection) = self.proxies.get(&proxy) {
-            self.dispatch
-                .on_proxy_message(*connection, message, self.now(), actions);
+            self.dispatch.on_proxy_message(*connection, message, batch);
         }
     }
 
-    fn worker_connects(&mut self, worker: u8, actions: &mut Vec<Action>) {
+    fn worker_connects(&mut self, worker: u8, batch: &mut Batch) {
         let connection = self.connection();
-        let now = self.now();
         let side = self.workers.entry(worker).or_default();
         side.connection = Some(connection);
         let hello = WorkerHello {
@@ -256,13 +263,11 @@ impl World {
             acknowledged: Vec::new(),
             failing: None,
         };
-        self.dispatch
-            .on_worker_connected(connection, hello, now, actions);
+        self.dispatch.on_worker_connected(connection, hello, batch);
     }
 
     /// Always sends the next number, whether or not the earlier event permits the later one.
-    fn work(&mut self, worker: u8, what: u8, actions: &mut Vec<Action>) {
-        let now = self.now();
+    fn work(&mut self, worker: u8, what: u8, batch: &mut Batch) {
         let side = self.workers.entry(worker).or_default();
         let Some(connection) = side.connection else {
             return;
@@ -309,8 +314,7 @@ impl World {
             first,
             events: vec![event],
         };
-        self.dispatch
-            .on_worker_message(connection, message, now, actions);
+        self.dispatch.on_worker_message(connection, message, batch);
     }
 
     fn perform(&mut self, actions: Vec<Action>) {
@@ -323,13 +327,9 @@ impl World {
         }
         for send in sends {
             match send {
-                Action::Assign {
-                    connection,
-                    job,
-                    fencing,
-                    ..
-                } => {
+                Action::Assign(connection, assignment) => {
                     if let Some(side) = self.worker_of(connection) {
+                        let Assignment { job, fencing, .. } = assignment;
                         side.held.insert(job, (fencing, 0));
                     }
                 }

@@ -7,7 +7,7 @@ mod steps;
 use crate::{
     Account, WorkerHello,
     dispatch::{
-        Action, ConnectionId, Dispatch, Ending, Graces, Now, Subscription,
+        Action, Batch, ConnectionId, Dispatch, Ending, Graces, Now, Subscription,
         tests::{Stored, courses, job_id, notebook, worker_id},
     },
     record::Write,
@@ -269,7 +269,7 @@ impl World {
                 let passed = deadline.saturating_duration_since(at(0).instant);
                 let seconds = passed.as_millis().div_ceil(1000);
                 self.seconds = self.seconds.max(u64::try_from(seconds).unwrap());
-                self.perform(Vec::new());
+                self.perform(Batch::new(at(self.seconds)));
             }
         }
         if !self.proxy_may_lag {
@@ -348,7 +348,7 @@ impl World {
         line.to_broker.clear();
         self.dispatch
             .on_closed(line.id, Ending::Closed, at(self.seconds));
-        self.perform(Vec::new());
+        self.perform(Batch::new(at(self.seconds)));
     }
 
     fn break_at_peer(&mut self, line: usize) {
@@ -368,7 +368,7 @@ impl World {
         }
         let loaded = self.disk.stored.load();
         self.dispatch = Dispatch::new(loaded, GRACES, courses(), at(self.seconds));
-        self.perform(Vec::new());
+        self.perform(Batch::new(at(self.seconds)));
     }
 
     // ---- the broker
@@ -376,21 +376,19 @@ impl World {
     fn arrive_at_broker(&mut self, line: usize) {
         let Line { id, peer, .. } = self.lines[line];
         let message = self.lines[line].to_broker.pop_front().unwrap();
-        let now = at(self.seconds);
+        let mut batch = Batch::new(at(self.seconds));
         let job = job_id(PROXY, 0);
-        let mut actions = Vec::new();
         let said = match message {
             Up::WorkerHello(known) => {
                 let hello = self.hello(peer, known);
-                self.dispatch
-                    .on_worker_connected(id, hello, now, &mut actions);
-                return self.perform(actions);
+                self.dispatch.on_worker_connected(id, hello, &mut batch);
+                return self.perform(batch);
             }
             Up::ProxyHello => {
                 let notebook = notebook(PROXY);
                 self.dispatch
-                    .on_proxy_connected(id, notebook, Account::default(), &mut actions);
-                return self.perform(actions);
+                    .on_proxy_connected(id, notebook, Account::default(), &mut batch);
+                return self.perform(batch);
             }
             Up::Events {
                 fencing,
@@ -404,8 +402,8 @@ impl World {
                     first,
                     events,
                 };
-                self.dispatch.on_worker_message(id, said, now, &mut actions);
-                return self.perform(actions);
+                self.dispatch.on_worker_message(id, said, &mut batch);
+                return self.perform(batch);
             }
             Up::Submit => {
                 let mut submission = submission(job, naming(ChunkHash([0; 32])));
@@ -421,8 +419,8 @@ impl World {
             Up::Cancel => FromProxy::Cancel { job },
             Up::Applied => FromProxy::Applied { job },
         };
-        self.dispatch.on_proxy_message(id, said, now, &mut actions);
-        self.perform(actions);
+        self.dispatch.on_proxy_message(id, said, &mut batch);
+        self.perform(batch);
     }
 
     fn hello(&self, peer: Peer, known: Option<Known>) -> WorkerHello {
@@ -464,12 +462,11 @@ impl World {
     }
 
     /// Stores, then sends, as the engine does.
-    fn perform(&mut self, mut actions: Vec<Action>) {
-        self.dispatch.on_time_passed(at(self.seconds), &mut actions);
-        self.dispatch
-            .assign_and_notify(at(self.seconds), &mut actions);
+    fn perform(&mut self, mut batch: Batch) {
+        self.dispatch.on_time_passed(&mut batch);
+        self.dispatch.assign_and_notify(&mut batch);
         let mut sends = Vec::new();
-        for action in actions {
+        for action in batch.actions {
             match action {
                 Action::Write(write) => self.disk.apply(write),
                 send => sends.push(send),
@@ -498,11 +495,9 @@ impl World {
                 let events = events.iter().map(number_of).collect();
                 self.pass(id, Some(Down::Events(events)));
             }
-            Action::Assign {
-                connection,
-                fencing,
-                ..
-            } => self.pass(connection, Some(Down::Assign(fencing))),
+            Action::Assign(connection, assignment) => {
+                self.pass(connection, Some(Down::Assign(assignment.fencing)));
+            }
             Action::CatchUp {
                 connection,
                 job,
@@ -514,10 +509,13 @@ impl World {
                 if !events.is_empty() {
                     self.pass(connection, Some(Down::Events(events)));
                 }
-                let mut actions = Vec::new();
+                let mut batch = Batch::new(at(self.seconds));
                 self.dispatch
-                    .on_caught_up(connection, job, through, &mut actions);
-                actions.into_iter().for_each(|action| self.deliver(action));
+                    .on_caught_up(connection, job, through, &mut batch);
+                batch
+                    .actions
+                    .into_iter()
+                    .for_each(|action| self.deliver(action));
             }
             Action::Close(id) => {
                 let mut lines = self.lines.iter();

@@ -10,8 +10,8 @@ const SLOTS: usize = 2;
 impl World {
     fn with_a_long_queue() -> Self {
         let mut world = Self::new();
-        let (now, mut actions) = (world.now(), Vec::new());
-        world.worker_connects(0, &mut actions);
+        let mut batch = Batch::new(world.now());
+        world.worker_connects(0, &mut batch);
         let dispatch = &mut world.dispatch;
         for run_ms in 5000..5030 {
             dispatch.history.add(Run {
@@ -29,11 +29,11 @@ impl World {
                 owner: number.to_string(),
                 ..Account::default()
             };
-            dispatch.on_proxy_connected(connection, NotebookId(id), account, &mut actions);
-            dispatch.on_proxy_message(connection, FromProxy::Submit(submission), now, &mut actions);
+            dispatch.on_proxy_connected(connection, NotebookId(id), account, &mut batch);
+            dispatch.on_proxy_message(connection, FromProxy::Submit(submission), &mut batch);
         }
-        dispatch.assign_and_notify(now, &mut actions);
-        world.perform(actions);
+        dispatch.assign_and_notify(&mut batch);
+        world.perform(batch.actions);
         world
     }
 

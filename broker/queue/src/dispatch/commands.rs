@@ -1,0 +1,422 @@
+//! Commands of people about jobs, workers and courses, from pages or the API.
+//!
+//! In: an identity and a [`Command`]. Out: the change and its audit record in the same transaction, or the
+//! reason why it was refused. The queue is then ordered again, which informs waiting students.
+
+use super::{
+    Batch, Dispatch, Job, Now, Phase,
+    allowances::{self, account_of, called},
+    explain,
+    transitions::cancel,
+};
+use crate::{
+    Account, Identity,
+    courses::{Wrong, check, check_text},
+    record::{AuditEntry, Write},
+};
+use baton_protocol::{
+    JobId,
+    api::{self, CourseChange},
+};
+use std::time::Duration;
+
+#[derive(Debug, Clone)]
+pub enum Command {
+    Cancel {
+        job: JobId,
+        reason: Option<String>,
+    },
+    Hold {
+        job: JobId,
+        reason: String,
+    },
+    Release {
+        job: JobId,
+    },
+    MoveToFront {
+        job: JobId,
+        reason: String,
+    },
+    Drain {
+        worker: String,
+        reason: String,
+    },
+    Resume {
+        worker: String,
+    },
+    ChangeCourse {
+        course: String,
+        change: CourseChange,
+    },
+    /// Grants GPU time beyond the budget to a person, or to everyone in the course.
+    Grant {
+        course: String,
+        person: Option<String>,
+        gpu_time_ms: u64,
+        until_ms: Option<i64>,
+    },
+    Revoke {
+        course: String,
+        person: Option<String>,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotDone {
+    #[error("There is no cell {0} that you can see")]
+    UnknownJob(JobId),
+    #[error("There is no worker {0}")]
+    UnknownWorker(String),
+    #[error("There is no pool {0}")]
+    UnknownPool(String),
+    #[error("Workers cannot join pool {0}: the broker starts them")]
+    NotExternal(String),
+    #[error("Pool {pool} is full: its maximum is {max}")]
+    PoolFull { pool: String, max: u32 },
+    #[error("There is no course {0} that you can see")]
+    UnknownCourse(String),
+    #[error("No additional GPU time is granted to {0}")]
+    NoAllowance(String),
+    #[error("Only staff of its course may do this")]
+    StaffOnly,
+    #[error("Only admins may do this: workers serve all courses")]
+    AdminsOnly,
+    #[error("The cell has ended")]
+    Over,
+    #[error("The cell is no longer waiting")]
+    NotWaiting,
+    #[error("{0} is shutting down: it was stopped on its own machine")]
+    Leaving(String),
+    #[error(transparent)]
+    Wrong(#[from] Wrong),
+}
+
+pub(super) fn carry_out(
+    dispatch: &mut Dispatch,
+    who: &Identity,
+    command: Command,
+    batch: &mut Batch,
+) -> Result<(), NotDone> {
+    let done = match command {
+        Command::Cancel { job, reason } => stop(dispatch, who, job, reason, batch)?,
+        Command::Hold { job, reason } => hold(dispatch, who, job, reason, batch)?,
+        Command::Release { job } => release(dispatch, who, job, batch)?,
+        Command::MoveToFront { job, reason } => move_to_front(dispatch, who, job, reason, batch)?,
+        Command::Drain { worker, reason } => drain(dispatch, who, worker, reason, batch)?,
+        Command::Resume { worker } => resume(dispatch, who, worker, batch)?,
+        Command::ChangeCourse { course, change } => {
+            change_course(dispatch, who, course, change, batch)?
+        }
+        Command::Grant {
+            course,
+            person,
+            gpu_time_ms,
+            until_ms,
+        } => {
+            let account = account_of(&course, person)?;
+            grant(dispatch, who, account, gpu_time_ms, until_ms, batch)?
+        }
+        Command::Revoke { course, person } => {
+            let account = account_of(&course, person)?;
+            revoke(dispatch, who, account, batch)?
+        }
+    };
+    batch.write(Write::Audit(AuditEntry {
+        at_ms: batch.now.unix_ms,
+        person: who.person().map(str::to_owned),
+        action: done.action,
+        course: done.course,
+        subject: done.subject,
+        detail: done.detail,
+    }));
+    Ok(())
+}
+
+/// What the audit log says of a command that was carried out.
+struct Done {
+    action: api::Action,
+    /// Empty if it concerns all courses.
+    course: String,
+    subject: String,
+    detail: Option<String>,
+}
+
+// ---- jobs
+
+fn stop(
+    dispatch: &mut Dispatch,
+    who: &Identity,
+    id: JobId,
+    reason: Option<String>,
+    batch: &mut Batch,
+) -> Result<Done, NotDone> {
+    check_reason(reason.as_deref())?;
+    let job = job_of(dispatch, who, id)?;
+    if job.phase() == Phase::Finished {
+        return Err(NotDone::Over);
+    }
+    if who.person() != Some(&job.account.owner) {
+        job.stopped = Some(stopped_by(who, reason.as_deref()));
+    }
+    let course = job.account.course.clone();
+    cancel(dispatch, id, batch);
+    Ok(Done {
+        action: api::Action::Cancel,
+        course,
+        subject: id.to_string(),
+        detail: reason,
+    })
+}
+
+fn hold(
+    dispatch: &mut Dispatch,
+    who: &Identity,
+    id: JobId,
+    reason: String,
+    batch: &mut Batch,
+) -> Result<Done, NotDone> {
+    check_reason(Some(&reason))?;
+    let job = waiting_job(dispatch, who, id)?;
+    job.held = Some(reason.clone());
+    Ok(Done {
+        action: api::Action::Hold,
+        course: steered(dispatch, id, batch),
+        subject: id.to_string(),
+        detail: Some(reason),
+    })
+}
+
+fn release(
+    dispatch: &mut Dispatch,
+    who: &Identity,
+    id: JobId,
+    batch: &mut Batch,
+) -> Result<Done, NotDone> {
+    let job = waiting_job(dispatch, who, id)?;
+    job.held = None;
+    Ok(Done {
+        action: api::Action::Release,
+        course: steered(dispatch, id, batch),
+        subject: id.to_string(),
+        detail: None,
+    })
+}
+
+fn move_to_front(
+    dispatch: &mut Dispatch,
+    who: &Identity,
+    id: JobId,
+    reason: String,
+    batch: &mut Batch,
+) -> Result<Done, NotDone> {
+    check_reason(Some(&reason))?;
+    let job = waiting_job(dispatch, who, id)?;
+    job.front_ms = Some(batch.now.unix_ms);
+    Ok(Done {
+        action: api::Action::MoveToFront,
+        course: steered(dispatch, id, batch),
+        subject: id.to_string(),
+        detail: Some(reason),
+    })
+}
+
+/// Stores what staff changed about a waiting job. Returns the job's course.
+fn steered(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) -> String {
+    dispatch.disordered = true;
+    let Some(job) = dispatch.jobs.get(id) else {
+        return String::new();
+    };
+    batch.write(Write::Steer {
+        job: id,
+        held: job.held.clone(),
+        front_ms: job.front_ms,
+    });
+    job.account.course.clone()
+}
+
+fn job_of<'jobs>(
+    dispatch: &'jobs mut Dispatch,
+    who: &Identity,
+    id: JobId,
+) -> Result<&'jobs mut Job, NotDone> {
+    let job = dispatch.jobs.get_mut(id);
+    job.filter(|job| who.may_stop(&job.account))
+        .ok_or(NotDone::UnknownJob(id))
+}
+
+fn waiting_job<'jobs>(
+    dispatch: &'jobs mut Dispatch,
+    who: &Identity,
+    id: JobId,
+) -> Result<&'jobs mut Job, NotDone> {
+    let job = job_of(dispatch, who, id)?;
+    if !who.may_steer(&job.account.course) {
+        return Err(NotDone::StaffOnly);
+    }
+    match job.phase() {
+        Phase::Queued => Ok(job),
+        Phase::Finished => Err(NotDone::Over),
+        Phase::Assigned | Phase::Started => Err(NotDone::NotWaiting),
+    }
+}
+
+// ---- workers
+
+fn drain(
+    dispatch: &mut Dispatch,
+    who: &Identity,
+    worker: String,
+    reason: String,
+    batch: &mut Batch,
+) -> Result<Done, NotDone> {
+    check_reason(Some(&reason))?;
+    may_steer_worker(dispatch, who, &worker)?;
+    let paused = Some(reason.clone());
+    dispatch
+        .accounts
+        .change_worker(worker.clone(), paused, batch);
+    dispatch.disordered = true;
+    Ok(Done {
+        action: api::Action::Drain,
+        course: String::new(),
+        subject: worker,
+        detail: Some(reason),
+    })
+}
+
+fn resume(
+    dispatch: &mut Dispatch,
+    who: &Identity,
+    worker: String,
+    batch: &mut Batch,
+) -> Result<Done, NotDone> {
+    may_steer_worker(dispatch, who, &worker)?;
+    dispatch.accounts.change_worker(worker.clone(), None, batch);
+    dispatch.disordered = true;
+    Ok(Done {
+        action: api::Action::Resume,
+        course: String::new(),
+        subject: worker,
+        detail: None,
+    })
+}
+
+fn may_steer_worker(dispatch: &Dispatch, who: &Identity, name: &str) -> Result<(), NotDone> {
+    if !who.may_steer_workers() {
+        return Err(NotDone::AdminsOnly);
+    }
+    let mut known = dispatch
+        .peers
+        .workers
+        .values()
+        .filter(|worker| worker.name == name);
+    match known.next() {
+        Some(worker) if worker.draining => Err(NotDone::Leaving(name.to_owned())),
+        Some(_) => Ok(()),
+        None if dispatch.accounts.courses().worker_paused(name).is_some() => Ok(()),
+        None => Err(NotDone::UnknownWorker(name.to_owned())),
+    }
+}
+
+// ---- courses
+
+fn change_course(
+    dispatch: &mut Dispatch,
+    who: &Identity,
+    course: String,
+    change: CourseChange,
+    batch: &mut Batch,
+) -> Result<Done, NotDone> {
+    check(&change)?;
+    may_steer_course(dispatch, who, &course, batch.now)?;
+    if !who.is_admin() {
+        dispatch.accounts.courses().of(&course).allows(&change)?;
+    }
+    let detail = serde_json::to_string(&change).ok();
+    dispatch
+        .accounts
+        .change_course(course.clone(), change, batch);
+    dispatch.disordered = true;
+    Ok(Done {
+        action: api::Action::ChangeCourse,
+        subject: course.clone(),
+        course,
+        detail,
+    })
+}
+
+fn grant(
+    dispatch: &mut Dispatch,
+    who: &Identity,
+    account: Account,
+    gpu_time_ms: u64,
+    until_ms: Option<i64>,
+    batch: &mut Batch,
+) -> Result<Done, NotDone> {
+    may_steer_course(dispatch, who, &account.course, batch.now)?;
+    let allowance = allowances::checked(dispatch, who, &account, gpu_time_ms, until_ms, batch.now)?;
+    let until = dispatch.accounts.courses().moment(allowance.until_ms);
+    let extra = baton_humanize::duration(Duration::from_millis(gpu_time_ms));
+    let done = Done {
+        action: api::Action::Grant,
+        course: account.course.clone(),
+        subject: called(&account),
+        detail: Some(format!("{extra} until {until}")),
+    };
+    dispatch
+        .accounts
+        .set_allowance(account, Some(allowance), batch);
+    Ok(done)
+}
+
+fn revoke(
+    dispatch: &mut Dispatch,
+    who: &Identity,
+    account: Account,
+    batch: &mut Batch,
+) -> Result<Done, NotDone> {
+    may_steer_course(dispatch, who, &account.course, batch.now)?;
+    let allowances = dispatch.accounts.allowances();
+    if !allowances.has(&account, batch.now.unix_ms) {
+        return Err(NotDone::NoAllowance(called(&account)));
+    }
+    let done = Done {
+        action: api::Action::Revoke,
+        course: account.course.clone(),
+        subject: called(&account),
+        detail: None,
+    };
+    dispatch.accounts.set_allowance(account, None, batch);
+    dispatch.disordered = true;
+    Ok(done)
+}
+
+fn may_steer_course(
+    dispatch: &Dispatch,
+    who: &Identity,
+    course: &str,
+    now: Now,
+) -> Result<(), NotDone> {
+    explain::sees_course(dispatch, who, course, now)?;
+    match who.may_steer(course) {
+        true => Ok(()),
+        false => Err(NotDone::StaffOnly),
+    }
+}
+
+// ---- messages
+
+fn check_reason(reason: Option<&str>) -> Result<(), NotDone> {
+    match reason {
+        Some(reason) => Ok(check_text("reason", reason)?),
+        None => Ok(()),
+    }
+}
+
+fn stopped_by(who: &Identity, reason: Option<&str>) -> String {
+    let who = who.person().unwrap_or("Your course staff");
+    match reason {
+        Some(reason) => format!("{who} stopped this cell ({reason})"),
+        None => format!("{who} stopped this cell"),
+    }
+}

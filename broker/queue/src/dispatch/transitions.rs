@@ -1,0 +1,312 @@
+//! What any subject may do to a job, with all that follows from it: what is stored, who is told, and
+//! what the account is charged. [`Job`](super::Job) itself knows only its own fields.
+
+use super::{
+    Action, Batch, Dispatch, Job, Now, Phase, Remainder, Subscription,
+    job::{Abandoned, End},
+};
+use crate::record::Write;
+use baton_humanize::SAFE;
+use baton_protocol::{
+    Finished, JobEvent, JobId, NotebookId, Outcome, RemoteError, Usage, proxy::ToProxy,
+    worker::ToWorker,
+};
+use baton_scheduling::queue::Run;
+
+/// Results kept for absent notebooks of one person in one course. The oldest one is removed first.
+const MOST_ENDED: usize = 20;
+
+pub(super) fn requeue(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
+    let Some(job) = dispatch.jobs.get_mut(id) else {
+        return;
+    };
+    batch.write(job.requeue());
+    dispatch.disordered = true;
+}
+
+pub(super) fn cancel(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
+    let Some(job) = dispatch.jobs.get(id) else {
+        return;
+    };
+    let runner = dispatch.peers.runner(job);
+    match (job.phase(), runner) {
+        (Phase::Finished, _) => return,
+        // As far as the broker knows it has not started, so it can end here. If the worker
+        // reconnects with it, the broker revokes it.
+        (Phase::Queued, _) | (Phase::Assigned, None) => {
+            finish_cancelled(dispatch, id, batch);
+            return;
+        }
+        (Phase::Assigned | Phase::Started, _) if job.cancel_wanted => return,
+        (Phase::Assigned | Phase::Started, Some(connection)) => {
+            batch.tell_worker(connection, ToWorker::Cancel { job: id });
+        }
+        // The worker gets `Cancel` when it reconnects.
+        (Phase::Started, None) => {}
+    }
+    if let Some(job) = dispatch.jobs.get_mut(id) {
+        job.cancel_wanted = true;
+        let stopped = job.stopped.clone();
+        batch.write(Write::WantCancel { job: id, stopped });
+    }
+}
+
+/// Ends a cancelled job that has not started.
+pub(super) fn finish_cancelled(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
+    let stopped = dispatch.jobs.get(id).and_then(|job| job.stopped.clone());
+    match stopped {
+        Some(words) => {
+            let error = stopped_before_it_ran(&words);
+            finish(dispatch, id, Outcome::Refused, Some(error), batch);
+        }
+        None => finish(dispatch, id, Outcome::Cancelled, None, batch),
+    }
+}
+
+pub(super) fn abandon(dispatch: &mut Dispatch, id: JobId, how: Abandoned, batch: &mut Batch) {
+    let Some(job) = dispatch.jobs.get_mut(id) else {
+        return;
+    };
+    job.abandoned = Some(how);
+    match job.phase() {
+        Phase::Finished => close(dispatch, id, batch),
+        _ => cancel(dispatch, id, batch),
+    }
+}
+
+pub(super) fn worker_lost(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
+    let worker = dispatch.peers.name_of_worker(dispatch.jobs.get(id));
+    let error = RemoteError::of_baton(
+        "WorkerLost",
+        format!("{worker} was lost while this cell ran. {SAFE}"),
+        format!("run the cell again, or show a TA job {id}"),
+    );
+    finish(dispatch, id, Outcome::WorkerLost, Some(error), batch);
+}
+
+/// The broker ends a job itself. A worker that still holds it is fenced off, as by a new assignment.
+pub(super) fn finish(
+    dispatch: &mut Dispatch,
+    id: JobId,
+    outcome: Outcome,
+    error: Option<RemoteError>,
+    batch: &mut Batch,
+) {
+    let Some(job) = dispatch.jobs.get_mut(id) else {
+        return;
+    };
+    job.fence_off();
+    let usage = ran(dispatch, id, batch.now);
+    let charged = charge(dispatch, id, usage.run_ms, batch);
+    let end = JobEvent::Finished(Finished {
+        usage,
+        ..Finished::without_state(outcome, error.clone())
+    });
+    append(
+        dispatch,
+        id,
+        charged.into_iter().chain([end]).collect(),
+        None,
+        batch,
+    );
+    let end = End {
+        outcome,
+        usage,
+        error,
+        returned_bytes: None,
+    };
+    finished(dispatch, id, end, batch);
+}
+
+/// What follows from a job's last event, which has already been appended.
+pub(super) fn finished(dispatch: &mut Dispatch, id: JobId, end: End, batch: &mut Batch) {
+    remember(dispatch, id, end.outcome, end.usage, batch.now);
+    let Some(job) = dispatch.jobs.get_mut(id) else {
+        return;
+    };
+    batch.write(job.finish(end, batch.now));
+    dispatch.disordered = true;
+    let notebook = job.notebook;
+    let is_left = !job.is_kept() && !dispatch.peers.notebooks.contains_key(&notebook);
+    let nobody_asks = job.abandoned.is_some() || is_left;
+    if nobody_asks {
+        close(dispatch, id, batch);
+    } else if job.unclaimed.is_some() {
+        end_unneeded_sessions(dispatch, notebook, batch);
+    }
+    make_room_for_results_of(dispatch, id, batch);
+}
+
+pub(super) fn close(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
+    let Some(job) = dispatch.jobs.remove(id) else {
+        return;
+    };
+    let notebook = dispatch.peers.notebooks.get_mut(&job.follower());
+    let proxy = notebook.and_then(|notebook| {
+        notebook.subscriptions.remove(&id);
+        notebook.connection
+    });
+    if job.remainder() != Remainder::Nothing
+        && let Some(connection) = dispatch.peers.runner(&job)
+    {
+        let fencing = job.fencing();
+        batch.tell_worker(connection, ToWorker::Revoke { job: id, fencing });
+    }
+    if job.is_kept() {
+        end_unneeded_sessions(dispatch, job.notebook, batch);
+    }
+    if let Some(proxy) = proxy {
+        batch.tell_proxy(proxy, ToProxy::Closed { job: id });
+    }
+    let (writes, is_known) = job.close();
+    for write in writes {
+        batch.write(write);
+    }
+    if is_known {
+        dispatch.jobs.remember_closed(id, job.notebook);
+    }
+}
+
+/// Gives up what the worker still had of the job.
+pub(super) fn remainder_lost(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
+    let worker = dispatch.peers.name_of_worker(dispatch.jobs.get(id));
+    let Some(job) = dispatch.jobs.get_mut(id) else {
+        return;
+    };
+    let error = |value| {
+        RemoteError::of_baton(
+            "WorkerLost",
+            value,
+            format!("run the cell again, or show a TA job {id}"),
+        )
+    };
+    let event = match job.lose_remainder() {
+        Remainder::Deferred | Remainder::Sent => {
+            job.fence_off();
+            JobEvent::DeferredState {
+                state: None,
+                error: Some(error(format!(
+                    "The connection to {worker} was lost before all results had arrived"
+                ))),
+            }
+        }
+        Remainder::Session if job.orphaned.is_some() => JobEvent::Salvaged {
+            state: None,
+            files: Vec::new(),
+            error: Some(error(format!(
+                "The connection to {worker} was lost before the variables of this cell had arrived"
+            ))),
+        },
+        // Its notebook already has the result.
+        Remainder::Session | Remainder::Nothing => return,
+    };
+    append(dispatch, id, vec![event], None, batch);
+}
+
+/// Numbers events, stores them, and forwards them to a proxy that follows the job live.
+pub(super) fn append(
+    dispatch: &mut Dispatch,
+    id: JobId,
+    events: Vec<JobEvent>,
+    acknowledged: Option<u64>,
+    batch: &mut Batch,
+) {
+    let Some(job) = dispatch.jobs.get_mut(id) else {
+        return;
+    };
+    let events = job.number(events, acknowledged);
+    if !events.is_empty()
+        && let Some(notebook) = dispatch.peers.notebooks.get(&job.follower())
+        && let Some(connection) = notebook.connection
+        && notebook.subscriptions.get(&id) == Some(&Subscription::Live)
+    {
+        batch.push(Action::Forward(connection, id, events.clone()));
+    }
+    batch.write(Write::Events {
+        job: id,
+        acknowledged,
+        events,
+    });
+}
+
+/// Charges a job's run to its account.
+pub(super) fn charge(
+    dispatch: &mut Dispatch,
+    id: JobId,
+    run_ms: u64,
+    batch: &mut Batch,
+) -> Option<JobEvent> {
+    let account = &dispatch.jobs.get(id)?.account;
+    dispatch.accounts.charge(account, run_ms, batch)
+}
+
+/// How long a job ran, if its worker does not report it.
+pub(super) fn ran(dispatch: &Dispatch, id: JobId, now: Now) -> Usage {
+    let started_ms = dispatch.jobs.get(id).and_then(|job| job.started_ms());
+    let worker = dispatch.jobs.get(id).and_then(|job| job.worker());
+    let absent_ms =
+        worker.and_then(|worker| dispatch.peers.workers.get(&worker)?.disconnected_since_ms);
+    let until_ms = absent_ms.unwrap_or(now.unix_ms);
+    let run_ms = started_ms.map_or(0, |started| until_ms.saturating_sub(started));
+    Usage {
+        run_ms: u64::try_from(run_ms).unwrap_or(0),
+        ..Usage::default()
+    }
+}
+
+/// Records that the job's person is active. If the run ended by itself, records it for later estimates.
+pub(super) fn remember(
+    dispatch: &mut Dispatch,
+    id: JobId,
+    outcome: Outcome,
+    usage: Usage,
+    now: Now,
+) {
+    let by_itself = matches!(outcome, Outcome::Ok | Outcome::Error | Outcome::TimedOut);
+    let Some(job) = dispatch.jobs.get(id) else {
+        return;
+    };
+    dispatch.history.ended(&job.account, now.unix_ms);
+    if by_itself {
+        dispatch.history.add(Run {
+            cell: job.cell_key,
+            account: job.account.clone(),
+            run_ms: usage.run_ms,
+        });
+    }
+}
+
+/// Ends the sessions of an absent notebook, unless a result that is still needed exists only there.
+pub(super) fn end_unneeded_sessions(dispatch: &Dispatch, id: NotebookId, batch: &mut Batch) {
+    let is_present = dispatch.peers.notebooks.contains_key(&id);
+    let needs_session = |job: &Job| job.notebook == id && job.needs_session();
+    if !is_present && !dispatch.jobs.iter().any(needs_session) {
+        dispatch.peers.end_sessions(id, batch);
+    }
+}
+
+/// Limits the results that are kept for absent notebooks of an account. Call it if one more may be kept.
+pub(super) fn make_room_for_results_of(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
+    let job = dispatch.jobs.get(id);
+    let Some(newest) = job.filter(|job| job.is_kept()) else {
+        return;
+    };
+    let has_ended = |job: &Job| {
+        let ended = job.is_kept() && job.phase() == Phase::Finished;
+        ended && job.account == newest.account
+    };
+    let ended = dispatch.jobs.in_order(has_ended);
+    let surplus = ended.len().saturating_sub(MOST_ENDED);
+    let oldest: Vec<JobId> = ended[..surplus].iter().map(|job| job.id).collect();
+    for job in oldest {
+        close(dispatch, job, batch);
+    }
+}
+
+pub(super) fn stopped_before_it_ran(words: &str) -> RemoteError {
+    RemoteError::of_baton(
+        "CellStopped",
+        format!("{words} before it ran. {SAFE}"),
+        "ask them before you run it again",
+    )
+}

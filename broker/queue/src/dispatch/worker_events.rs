@@ -1,0 +1,272 @@
+//! The events that workers report about their jobs.
+
+use super::{
+    Batch, ConnectionId, Dispatch, Now, Observation, Phase, environments,
+    job::{End, phase_after},
+    transitions::{
+        append, charge, end_unneeded_sessions, finish_cancelled, finished, ran, requeue,
+        stopped_before_it_ran,
+    },
+};
+use crate::bounds::{cut_reason, cut_usage};
+use baton_protocol::{
+    FencingNumber, Finished, JobEvent, JobId, Outcome, RemoteError, Usage, WorkerId,
+    worker::ToWorker,
+};
+
+/// Skips events that are already stored. A gap means that worker and broker disagree, so the
+/// connection is closed.
+pub(super) fn on_events(
+    dispatch: &mut Dispatch,
+    connection: ConnectionId,
+    worker: WorkerId,
+    (id, fencing): (JobId, FencingNumber),
+    (first, events): (u64, Vec<JobEvent>),
+    batch: &mut Batch,
+) {
+    let job = dispatch.jobs.get(id);
+    let Some(job) = job.filter(|job| job.is_assigned_to(worker, fencing)) else {
+        batch.tell_worker(connection, ToWorker::Revoke { job: id, fencing });
+        return;
+    };
+    if first == 0 || first > job.acknowledged() + 1 {
+        batch.log(Observation::EventsMissing {
+            job: id,
+            worker,
+            first,
+            acknowledged: job.acknowledged(),
+        });
+        batch.close(connection);
+        return;
+    }
+    let stored = usize::try_from(job.acknowledged() + 1 - first).unwrap_or(usize::MAX);
+    let acknowledged = job.acknowledged().max(first + events.len() as u64 - 1);
+    let new: Vec<JobEvent> = events.into_iter().skip(stored).collect();
+    if !new.is_empty() {
+        new_events(dispatch, id, new, acknowledged, batch);
+    }
+    batch.tell_worker(
+        connection,
+        ToWorker::Acknowledge {
+            job: id,
+            fencing,
+            number: acknowledged,
+        },
+    );
+}
+
+/// What follows from a worker's events once they are appended.
+#[derive(Default)]
+struct Consequences {
+    started_on: Option<WorkerId>,
+    not_started: Option<RemoteError>,
+    end: Option<End>,
+    state_has_arrived: bool,
+}
+
+fn new_events(
+    dispatch: &mut Dispatch,
+    id: JobId,
+    events: Vec<JobEvent>,
+    acknowledged: u64,
+    batch: &mut Batch,
+) {
+    let mut follows = Consequences::default();
+    let mut accepted = Vec::with_capacity(events.len());
+    for event in events {
+        accept(dispatch, id, event, &mut follows, &mut accepted, batch);
+    }
+    append(dispatch, id, accepted, Some(acknowledged), batch);
+    if let Some(end) = follows.end {
+        finished(dispatch, id, end, batch);
+    }
+    if follows.state_has_arrived
+        && let Some(job) = dispatch.jobs.get(id).filter(|job| job.is_kept())
+    {
+        end_unneeded_sessions(dispatch, job.notebook, batch);
+    }
+    if let Some(worker) = follows.started_on {
+        session_starts(dispatch, worker);
+    }
+    if let Some(error) = follows.not_started {
+        not_started(dispatch, id, error, batch);
+    }
+}
+
+/// Brings the job into the phase to which an event leads, and completes the event by what only the broker knows.
+fn accept(
+    dispatch: &mut Dispatch,
+    id: JobId,
+    mut event: JobEvent,
+    follows: &mut Consequences,
+    accepted: &mut Vec<JobEvent>,
+    batch: &mut Batch,
+) {
+    let Some(job) = dispatch.jobs.get_mut(id) else {
+        return;
+    };
+    let before = job.phase();
+    let Some(phase) = phase_after(job, &event) else {
+        batch.log(Observation::UnexpectedEvent {
+            job: id,
+            phase: before,
+        });
+        return;
+    };
+    if let JobEvent::NotStarted { error } = event {
+        follows.not_started = Some(error);
+        return;
+    }
+    job.enter(phase, &event);
+    if let Some(words) = &job.stopped {
+        set_stopped_message(&mut event, words, before == Phase::Started);
+    }
+    if (before, phase) == (Phase::Assigned, Phase::Started) {
+        follows.started_on = job.worker();
+        start(dispatch, id, batch);
+    }
+    match &mut event {
+        JobEvent::Started { worker } => {
+            *worker = dispatch.peers.name_of_worker(dispatch.jobs.get(id));
+        }
+        JobEvent::Finished(finished) => {
+            finished.usage = believed(dispatch, id, finished.usage, batch);
+            follows.end = Some(End::of(finished));
+            let charged_ms = charged_ms(dispatch, id, finished, batch.now);
+            accepted.extend(charge(dispatch, id, charged_ms, batch));
+        }
+        JobEvent::DeferredState { .. } | JobEvent::Salvaged { .. } => {
+            follows.state_has_arrived = true;
+        }
+        _ => {}
+    }
+    accepted.push(event);
+}
+
+/// Stores that the job has started, and learns from how long that took.
+fn start(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
+    let Some(job) = dispatch.jobs.get_mut(id) else {
+        return;
+    };
+    batch.write(job.start(batch.now));
+    if let Some((assigned_ms, cold)) = job.assigned() {
+        let took_ms = batch.now.unix_ms.saturating_sub(assigned_ms);
+        dispatch
+            .history
+            .started(cold, u64::try_from(took_ms).unwrap_or(0));
+    }
+    let ranges = std::mem::take(&mut job.shown_ranges);
+    let now_ms = u64::try_from(batch.now.unix_ms).unwrap_or(0);
+    dispatch
+        .history
+        .started_after(&job.account, &ranges, now_ms);
+    if let Some(notebook) = dispatch.peers.notebooks.get_mut(&job.notebook) {
+        notebook.ran_on = job.worker();
+    }
+}
+
+/// The GPU time that the job's account is charged.
+fn charged_ms(dispatch: &Dispatch, id: JobId, finished: &Finished, now: Now) -> u64 {
+    let run_ms = match finished.usage.run_ms {
+        // A session that died cannot report its time. A refused cell did not run,
+        // although it had started.
+        0 if finished.outcome != Outcome::Refused => ran(dispatch, id, now).run_ms,
+        run_ms => run_ms,
+    };
+    let is_program = dispatch
+        .jobs
+        .get(id)
+        .is_some_and(|job| job.kind.is_program());
+    match finished.usage.gpu {
+        // Under time-sharing, a program leaves the GPU to others between its leases.
+        Some(gpu) if is_program => gpu.held_ms.min(run_ms),
+        _ => run_ms,
+    }
+}
+
+/// The usage that the worker reports, limited to what is possible.
+fn believed(dispatch: &Dispatch, id: JobId, usage: Usage, batch: &mut Batch) -> Usage {
+    let Some(job) = dispatch.jobs.get(id) else {
+        return usage;
+    };
+    let wall_ms = job
+        .started_ms()
+        .map_or(0, |started| batch.now.unix_ms - started);
+    let worker = job
+        .worker()
+        .and_then(|worker| dispatch.peers.workers.get(&worker));
+    let devices = worker.map_or(1, |worker| worker.offer.devices.len());
+    let cut = cut_usage(usage, u64::try_from(wall_ms).unwrap_or(0), devices);
+    if cut.is_some() {
+        batch.log(Observation::ImpossibleUsage {
+            job: id,
+            worker: worker.map(|worker| worker.name.clone()).unwrap_or_default(),
+            run_ms: usage.run_ms,
+            wall_ms,
+        });
+    }
+    cut.unwrap_or(usage)
+}
+
+/// The worker cannot start a session. The job returns to the queue, for another worker or for
+/// this one later.
+fn not_started(dispatch: &mut Dispatch, id: JobId, error: RemoteError, batch: &mut Batch) {
+    let Some(job) = dispatch.jobs.get(id) else {
+        return;
+    };
+    let cancelled = job.cancel_wanted;
+    let environment = environments::of_job(dispatch, job);
+    match (job.worker(), environment) {
+        (Some(worker), Some(environment)) => {
+            environments::failed(dispatch, worker, &environment, error.value, batch);
+        }
+        (Some(worker), None) => no_session_starts(dispatch, worker, error.value, batch),
+        (None, _) => {}
+    }
+    if cancelled {
+        finish_cancelled(dispatch, id, batch);
+    } else {
+        requeue(dispatch, id, batch);
+    }
+}
+
+pub(super) fn no_session_starts(
+    dispatch: &mut Dispatch,
+    worker: WorkerId,
+    why: String,
+    batch: &mut Batch,
+) {
+    if let Some(worker) = dispatch.peers.workers.get_mut(&worker) {
+        worker.failing = Some(cut_reason(&why));
+        batch.log(Observation::CannotStartSessions {
+            worker: worker.name.clone(),
+            environment: None,
+            why,
+        });
+        dispatch.disordered = true;
+    }
+}
+
+pub(super) fn session_starts(dispatch: &mut Dispatch, worker: WorkerId) {
+    if let Some(worker) = dispatch.peers.workers.get_mut(&worker) {
+        worker.failing = None;
+        dispatch.disordered = true;
+    }
+}
+
+/// Adds to a cell's end that staff stopped it. The session knows only that it was interrupted.
+fn set_stopped_message(event: &mut JobEvent, words: &str, ran: bool) {
+    let JobEvent::Finished(Finished { outcome, error, .. }) = event else {
+        return;
+    };
+    if *outcome != Outcome::Cancelled {
+        return;
+    }
+    if !ran {
+        *outcome = Outcome::Refused;
+        *error = Some(stopped_before_it_ran(words));
+    } else if let Some(error) = error {
+        let line = format!("{words}. Its changes so far are in your notebook");
+        error.traceback.push(line);
+    }
+}
