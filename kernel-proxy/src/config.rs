@@ -74,6 +74,16 @@ pub(crate) enum Audience {
     },
 }
 
+impl Audience {
+    /// The kind of all jobs, if it is the same for all.
+    pub(crate) fn kind_of_jobs(&self) -> Option<JobKind> {
+        match self {
+            Self::Clients(_) => None,
+            Self::Program { kind, .. } => *kind,
+        }
+    }
+}
+
 /// What `%%gpu` cells need.
 pub(crate) struct RemoteConfig {
     pub(crate) audience: Audience,

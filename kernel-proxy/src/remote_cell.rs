@@ -26,6 +26,7 @@ mod output_history;
 mod saved_states;
 mod session;
 mod session_state;
+mod silence;
 mod status_line;
 mod transfer;
 
@@ -41,19 +42,18 @@ use self::{
     saved_states::SavedStates,
     session::{BetweenCells, Session},
     session_state::SessionState,
+    silence::Silence,
     status_line::Waiting,
     transfer::Transfer,
 };
-use crate::config::{Audience, RemoteConfig};
+use crate::config::RemoteConfig;
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::{
     Answer, CallId, Finished, JobEvent, JobKind, NotebookId, Outcome, Priority, State, Submission,
-    proxy::FromProxy,
     shim::{FromNotebook, Hello, Run, Snapshot, ToNotebook},
 };
 use baton_transport::{Received, frames::FrameError};
 use std::{os::fd::AsFd, time::Duration};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -62,12 +62,6 @@ pub(crate) use self::saved_states::StateRequest;
 
 /// How long a cell waits for a broker that was never reached.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-/// How long an interrupted cell waits for the broker's confirmation.
-const CANCEL_SILENCE: Duration = Duration::from_millis(500);
-/// How long an interrupted cell waits for a broker that has become unreachable. A connected broker returns the cell's
-/// changes however long that takes.
-const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
-
 /// What a notebook's `%%gpu` cells share. Cells run one at a time.
 pub(crate) struct RemoteCells {
     notebook: NotebookId,
@@ -102,10 +96,7 @@ impl RemoteCells {
         let notebook = NotebookId::random();
         let (link, ended, drive_link) =
             link::open(config.broker, config.course, notebook, config.patience);
-        let kind = match config.audience {
-            Audience::Clients(_) => None,
-            Audience::Program { kind, .. } => kind,
-        };
+        let kind = config.audience.kind_of_jobs();
         let cells = Self {
             notebook,
             naming: Naming::new(&config.audience),
@@ -285,103 +276,115 @@ impl RemoteCells {
 
     /// Passes everything between the job and the shim, from the submission to the job's last event.
     async fn follow(&mut self, cell: &mut RemoteCell<'_>) -> Result<Finished, Stop> {
-        let mut stopping = false;
-        let mut silent_until: Option<Instant> = None;
-        let mut down_since: Option<Instant> = None;
+        let mut silence = Silence::default();
         let mut names = None;
         cell.status_line.waits(Waiting::Starting { worker: None });
         loop {
-            let mut look = cell.status_line.next_look(cell.now());
-            if let Some(until) = silent_until {
-                look = look.min(until.saturating_duration_since(Instant::now()));
-            }
+            let look = silence.next_look(cell.status_line.next_look(cell.now()));
             tokio::select! {
-                step = self.link.next_of(cell.job) => match step {
-                    Step::Update(JobUpdate::Cancelling) => silent_until = None,
-                    Step::Update(JobUpdate::Lost) => {
-                        return Err(Failure::job_lost(cell.job, cell.started).into());
+                step = self.link.next_of(cell.job) => {
+                    if let Some(finished) = self.on_step(cell, step, &mut silence).await? {
+                        return Ok(finished);
                     }
-                    Step::Update(JobUpdate::Position(mut position)) => {
-                        cell.is_stored = true;
-                        position.other = self.naming.other_job(&position.reason, cell.kind);
-                        let since = cell.now();
-                        cell.status_line.waits(Waiting::Queued { position, since });
-                    }
-                    Step::Update(JobUpdate::Event(event)) => match *event {
-                        JobEvent::Finished(finished) => {
-                            cell.state_left = cell.worker.is_some();
-                            return Ok(finished);
-                        }
-                        event => self.on_event(cell, event).await?,
-                    },
-                    Step::Status(status) => match cell.transports(status)? {
-                        Ok(transports) => {
-                            down_since = None;
-                            if stopping {
-                                // The first message may have been lost.
-                                silent_until = Some(self.cancel(cell).await);
-                            }
-                            cell.status_line.is_offline(false);
-                            self.files.answer(cell.job, &transports.chunks);
-                        }
-                        Err(_) => {
-                            let since = *down_since.get_or_insert_with(Instant::now);
-                            silent_until = stopping.then(|| since + CANCEL_PATIENCE);
-                            cell.status_line.is_offline(true);
-                        }
-                    },
-                },
+                }
                 (question, answer) = self.files.next_answer(cell.job) => {
                     self.link.answer(cell.job, question, Answer::Files(answer)).await;
                 }
-                message = cell.reader.receive() => match message? {
-                    Some(FromNotebook::State { call, state }) if call == cell.call => {
-                        let state = self.send_state(cell, state).await?;
-                        if let Some(question) = cell.states_wanted.pop_front() {
-                            self.link.answer(cell.job, question, Answer::State(state)).await;
-                        }
-                        cell.release().await?;
-                    }
-                    Some(FromNotebook::Names { call, state }) if call == cell.call => {
-                        let continues = |session: &SessionState| session.version.messages == state.messages;
-                        let session = self.session.state.take().filter(continues);
-                        let session = session.ok_or_else(|| Failure::out_of_step(cell.job))?;
-                        let transports = self.link.transports();
-                        names = Some(names::send(self.transfer.clone(), transports, session, state));
-                    }
-                    Some(FromNotebook::Input { call, value }) if call == cell.call => {
-                        let question = cell.input.unwrap_or_default();
-                        self.link.answer(cell.job, question, Answer::Input(value)).await;
-                    }
-                    other => match cell.stop_of(other) {
-                        Some(Stop::Cancelled) if down_since.is_none() => {
-                            stopping = true;
-                            silent_until = Some(self.cancel(cell).await);
-                            cell.status_line.stops(cell.now());
-                        }
-                        Some(stop) => return Err(stop),
-                        None => self.display.replay_wanted(cell).await?,
-                    },
-                },
+                message = cell.reader.receive() => {
+                    let message = message?;
+                    self.on_shim_message(cell, message, &mut names, &mut silence).await?;
+                }
                 sent = names::sent(&mut names) => {
                     names = None;
                     self.session.state = Some(names::answer(cell, &self.link, sent).await?);
                 }
                 () = tokio::time::sleep(look) => self.display.refresh_status_line(cell).await?,
             }
-            if silent_until.is_some_and(|until| until <= Instant::now()) {
-                return Err(Stop::Cancelled);
-            }
-            if down_since.is_some_and(|since| since.elapsed() > cell.patience(self.patience)) {
-                return Err(Failure::no_answer(None, cell.job, cell.started).into());
-            }
+            silence.check(cell, self.patience)?;
         }
     }
 
-    /// Returns until when the broker must have confirmed this.
-    async fn cancel(&self, cell: &RemoteCell<'_>) -> Instant {
-        self.link.send(FromProxy::Cancel { job: cell.job }).await;
-        Instant::now() + CANCEL_SILENCE
+    /// Returns the job's end, if it has ended.
+    async fn on_step(
+        &mut self,
+        cell: &mut RemoteCell<'_>,
+        step: Step,
+        silence: &mut Silence,
+    ) -> Result<Option<Finished>, Stop> {
+        match step {
+            Step::Update(JobUpdate::Cancelling) => silence.cancel_confirmed(),
+            Step::Update(JobUpdate::Lost) => {
+                return Err(Failure::job_lost(cell.job, cell.started).into());
+            }
+            Step::Update(JobUpdate::Position(mut position)) => {
+                cell.is_stored = true;
+                position.other = self.naming.other_job(&position.reason, cell.kind);
+                let since = cell.now();
+                cell.status_line.waits(Waiting::Queued { position, since });
+            }
+            Step::Update(JobUpdate::Event(event)) => match *event {
+                JobEvent::Finished(finished) => {
+                    cell.state_left = cell.worker.is_some();
+                    return Ok(Some(finished));
+                }
+                event => self.on_event(cell, event).await?,
+            },
+            Step::Status(status) => match cell.transports(status)? {
+                Ok(transports) => {
+                    if silence.broker_is_up() {
+                        cell.cancel(&self.link, silence).await;
+                    }
+                    cell.status_line.is_offline(false);
+                    self.files.answer(cell.job, &transports.chunks);
+                }
+                Err(_) => {
+                    silence.broker_is_down();
+                    cell.status_line.is_offline(true);
+                }
+            },
+        }
+        Ok(None)
+    }
+
+    async fn on_shim_message(
+        &mut self,
+        cell: &mut RemoteCell<'_>,
+        message: Option<FromNotebook>,
+        names: &mut Option<names::Sending>,
+        silence: &mut Silence,
+    ) -> Result<(), Stop> {
+        match message {
+            Some(FromNotebook::State { call, state }) if call == cell.call => {
+                let state = self.send_state(cell, state).await?;
+                if let Some(question) = cell.states_wanted.pop_front() {
+                    let answer = Answer::State(state);
+                    self.link.answer(cell.job, question, answer).await;
+                }
+                cell.release().await?;
+            }
+            Some(FromNotebook::Names { call, state }) if call == cell.call => {
+                let continues = |session: &SessionState| session.version.messages == state.messages;
+                let session = self.session.state.take().filter(continues);
+                let session = session.ok_or_else(|| Failure::out_of_step(cell.job))?;
+                let transports = self.link.transports();
+                let transfer = self.transfer.clone();
+                *names = Some(names::send(transfer, transports, session, state));
+            }
+            Some(FromNotebook::Input { call, value }) if call == cell.call => {
+                let question = cell.input.unwrap_or_default();
+                let answer = Answer::Input(value);
+                self.link.answer(cell.job, question, answer).await;
+            }
+            other => match cell.stop_of(other) {
+                Some(Stop::Cancelled) if !silence.is_down() => {
+                    cell.cancel(&self.link, silence).await;
+                    cell.status_line.stops(cell.now());
+                }
+                Some(stop) => return Err(stop),
+                None => self.display.replay_wanted(cell).await?,
+            },
+        }
+        Ok(())
     }
 
     async fn on_event(&mut self, cell: &mut RemoteCell<'_>, event: JobEvent) -> Result<(), Stop> {

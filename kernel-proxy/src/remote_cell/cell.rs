@@ -6,6 +6,7 @@ use super::{
     link::{Link, Status, Transports, describe},
     notebook_files::NotebookFiles,
     session_state::SessionState,
+    silence::Silence,
     status_line::StatusLine,
     transfer,
 };
@@ -18,6 +19,7 @@ use baton_jupyter_wire::{
 use baton_protocol::{
     CallId, Cell, ClientJob, GroupId, JobId, JobKind, Outcome, Output, State,
     files::NotebookFolder,
+    proxy::FromProxy,
     shim::{Attach, FromNotebook, Ran, Run, Snapshot, ToNotebook},
 };
 use baton_transport::{Backoff, Held, Received, frames::FrameError};
@@ -300,6 +302,12 @@ impl<'a> RemoteCell<'a> {
             "comm_close" => self.comms.retain(|comm| *comm != comm_of(&topic())),
             _ => {}
         }
+    }
+
+    /// Asks the broker to cancel the job.
+    pub(super) async fn cancel(&self, link: &Link, silence: &mut Silence) {
+        link.send(FromProxy::Cancel { job: self.job }).await;
+        silence.cancel_sent();
     }
 
     /// Tells the shim that its memory has been read. Messages to the broker are sent first: the

@@ -95,51 +95,21 @@ impl SavedStates<'_> {
         writer: &mut ShimWriter,
     ) -> Result<Option<FromNotebook>, FrameError> {
         let reads_memory = matches!(request, StateRequest::Save(..));
-        let changes =
-            reads_memory || matches!(request, StateRequest::Delete(_) | StateRequest::Discard(_));
-        self.link.wake().await;
-        let notebook = Some(self.notebook.to_owned()).filter(|name| !name.is_empty());
-        let cancel = CancellationToken::new();
-        let done = {
-            let connected = connected(self.link);
-            let work = async {
-                let chunks = unless_cancelled(&cancel, connected).await??;
-                act(call, request, notebook, self.transfer, &chunks, &cancel).await
-            };
-            tokio::pin!(work);
-            tokio::select! {
-                done = &mut work => done,
-                stop = stopped(call, reader) => {
-                    // Work that reads the kernel's memory or changes something is not dropped but
-                    // ends by itself.
-                    cancel.cancel();
-                    let ended = match changes {
-                        true => Some(work.await),
-                        false => None,
-                    };
-                    match (stop, ended) {
-                        (Stop::Cancelled, Some(ended)) => ended,
-                        (stop, _) => Err(stop),
-                    }
-                }
-            }
-        };
+        let done = self.carry_out(call, request, reader).await;
         if reads_memory {
             writer.send(&ToNotebook::Released { call }).await?;
         }
-        let stop = match done {
+        let (error, next) = match done {
             Ok((message, None)) => return writer.send(&message).await.map(|()| None),
             Ok((message, Some(file))) => {
                 let sent = writer.send_with_file(&message, file.as_fd()).await;
                 return sent.map(|()| None);
             }
-            Err(stop) => stop,
-        };
-        let (error, next) = match stop {
-            Stop::KernelGone => return Ok(None),
-            Stop::Shim(error) => return Err(error),
-            Stop::Cancelled => (None, None),
-            Stop::Uncertain => {
+            Err(Stop::KernelGone) => return Ok(None),
+            Err(Stop::Shim(error)) => return Err(error),
+            Err(Stop::Cancelled) => (None, None),
+            Err(Stop::Next(message)) => (None, Some(*message)),
+            Err(Stop::Uncertain) => {
                 let error = RemoteError {
                     name: INTERRUPTED.to_owned(),
                     value: "The broker was asked for the change and did not answer".to_owned(),
@@ -148,21 +118,51 @@ impl SavedStates<'_> {
                 };
                 (Some(error), None)
             }
-            Stop::Next(message) => (None, Some(*message)),
-            Stop::Failed { value, hint } => {
+            Err(Stop::Failed { value, hint }) => {
                 tracing::warn!(error = %value, "A saved state was not saved or loaded");
-                let error = RemoteError {
-                    name: "GpuServiceError".to_owned(),
-                    value,
-                    traceback: Vec::new(),
-                    hint: hint.or_else(|| Some(AGAIN.to_owned())),
-                };
+                let hint = hint.unwrap_or_else(|| AGAIN.to_owned());
+                let error = RemoteError::of_baton("GpuServiceError", value, hint);
                 (Some(error), None)
             }
         };
         let failed = ToNotebook::StateFailed { call, error };
         writer.send(&failed).await?;
         Ok(next)
+    }
+
+    /// Work that reads the kernel's memory or changes something is not dropped after an interrupt, but ends by itself.
+    async fn carry_out(
+        self,
+        call: CallId,
+        request: StateRequest,
+        reader: &mut ShimReader,
+    ) -> Result<Done, Stop> {
+        let ends_by_itself = matches!(
+            request,
+            StateRequest::Save(..) | StateRequest::Delete(_) | StateRequest::Discard(_)
+        );
+        self.link.wake().await;
+        let notebook = Some(self.notebook.to_owned()).filter(|name| !name.is_empty());
+        let cancel = CancellationToken::new();
+        let connected = connected(self.link);
+        let work = async {
+            let chunks = unless_cancelled(&cancel, connected).await??;
+            act(call, request, notebook, self.transfer, &chunks, &cancel).await
+        };
+        tokio::pin!(work);
+        let stop = tokio::select! {
+            done = &mut work => return done,
+            stop = stopped(call, reader) => stop,
+        };
+        cancel.cancel();
+        let ended = match ends_by_itself {
+            true => Some(work.await),
+            false => None,
+        };
+        match (stop, ended) {
+            (Stop::Cancelled, Some(ended)) => ended,
+            (stop, _) => Err(stop),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     },
 };
 use baton_protocol::{
-    Answer, JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Refusal, Submission,
+    Answer, JobEvent, JobId, NotebookId, NumberedEvent, PROTOCOL_VERSION, Refusal, Submission,
     proxy::{FromProxy, ToProxy},
 };
 use baton_transport::{Backoff, ChunkClient, Connection, LinkError};
@@ -355,56 +355,70 @@ impl Driver {
                 };
                 self.send_update(job, JobUpdate::Position(position)).await;
             }
-            ToProxy::Events { job, events } => {
-                for numbered in events {
-                    let Some(Job::Open(open)) = self.jobs.get_mut(&job) else {
-                        return Ok(());
-                    };
-                    if numbered.number <= open.seen {
-                        continue;
-                    }
-                    if numbered.number > open.seen + 1 {
-                        let follow = open.follow(job);
-                        return broker.send(&follow).await;
-                    }
-                    open.seen = numbered.number;
-                    match numbered.event {
-                        // The next worker asks its own questions.
-                        JobEvent::Assigned { .. } => open.questions.clear(),
-                        JobEvent::DeferredState { .. } => open.deferred_wanted = false,
-                        _ => {}
-                    }
-                    if let Some(question) = numbered.event.question()
-                        && let Err(answer) = open.asked(question)
-                    {
-                        if let Some(answer) = answer {
-                            broker.send(&answered(job, question, answer)).await?;
-                        }
-                        continue;
-                    }
-                    self.send_update(job, JobUpdate::Event(Box::new(numbered.event)))
-                        .await;
-                }
-            }
+            ToProxy::Events { job, events } => return self.on_events(job, events, broker).await,
             ToProxy::SessionEnded { worker } => {
                 // The receiver is gone only when the proxy ends.
                 let _ = self.ended.send(worker);
             }
             ToProxy::Cancelling { job } => self.send_update(job, JobUpdate::Cancelling).await,
             ToProxy::Closed { job } => self.confirmed(job),
-            ToProxy::UnknownJob { job } => match self.jobs.get(&job) {
-                Some(Job::Open(OpenJob {
-                    submission: Some(submission),
-                    seen: 0,
-                    ..
-                })) => {
-                    let submission = submission.as_ref().clone();
-                    return broker.send(&FromProxy::Submit(submission)).await;
-                }
-                Some(Job::Open(_)) => self.send_update(job, JobUpdate::Lost).await,
-                _ => self.confirmed(job),
-            },
+            ToProxy::UnknownJob { job } => return self.on_unknown_job(job, broker).await,
             ToProxy::Welcome { .. } | ToProxy::Refused(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Skips events that were received before. After a gap, asks for the missing ones.
+    async fn on_events(
+        &mut self,
+        job: JobId,
+        events: Vec<NumberedEvent>,
+        broker: &mut Broker,
+    ) -> Result<(), LinkError> {
+        for NumberedEvent { number, event } in events {
+            let Some(Job::Open(open)) = self.jobs.get_mut(&job) else {
+                return Ok(());
+            };
+            if number <= open.seen {
+                continue;
+            }
+            if number > open.seen + 1 {
+                return broker.send(&open.follow(job)).await;
+            }
+            open.seen = number;
+            match event {
+                // The next worker asks its own questions.
+                JobEvent::Assigned { .. } => open.questions.clear(),
+                JobEvent::DeferredState { .. } => open.deferred_wanted = false,
+                _ => {}
+            }
+            if let Some(question) = event.question()
+                && let Err(answer) = open.asked(question)
+            {
+                if let Some(answer) = answer {
+                    broker.send(&answered(job, question, answer)).await?;
+                }
+                continue;
+            }
+            self.send_update(job, JobUpdate::Event(Box::new(event)))
+                .await;
+        }
+        Ok(())
+    }
+
+    /// Submits the job again if the broker never had it. Otherwise it is lost.
+    async fn on_unknown_job(&mut self, job: JobId, broker: &mut Broker) -> Result<(), LinkError> {
+        match self.jobs.get(&job) {
+            Some(Job::Open(OpenJob {
+                submission: Some(submission),
+                seen: 0,
+                ..
+            })) => {
+                let submission = submission.as_ref().clone();
+                return broker.send(&FromProxy::Submit(submission)).await;
+            }
+            Some(Job::Open(_)) => self.send_update(job, JobUpdate::Lost).await,
+            _ => self.confirmed(job),
         }
         Ok(())
     }

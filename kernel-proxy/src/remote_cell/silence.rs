@@ -1,0 +1,71 @@
+//! How long a submitted cell waits for a broker that does not answer.
+
+use super::{
+    cell::{RemoteCell, Stop},
+    failure::Failure,
+};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long an interrupted cell waits for the broker's confirmation.
+const CANCEL_SILENCE: Duration = Duration::from_millis(500);
+/// How long an interrupted cell waits for a broker that has become unreachable. A connected broker returns the cell's
+/// changes however long that takes.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Default)]
+pub(super) struct Silence {
+    /// The broker has been asked to cancel the job.
+    cancelling: bool,
+    /// When an interrupted cell no longer waits for the broker.
+    until: Option<Instant>,
+    /// Since when the broker is unreachable.
+    down_since: Option<Instant>,
+}
+
+impl Silence {
+    /// The broker was asked to cancel the job.
+    pub(super) fn cancel_sent(&mut self) {
+        self.cancelling = true;
+        self.until = Some(Instant::now() + CANCEL_SILENCE);
+    }
+
+    /// The broker cancels the job.
+    pub(super) fn cancel_confirmed(&mut self) {
+        self.until = None;
+    }
+
+    /// Returns whether it must be asked to cancel the job again: the first message may have been lost.
+    pub(super) fn broker_is_up(&mut self) -> bool {
+        self.down_since = None;
+        self.cancelling
+    }
+
+    pub(super) fn broker_is_down(&mut self) {
+        let since = *self.down_since.get_or_insert_with(Instant::now);
+        self.until = self.cancelling.then(|| since + CANCEL_PATIENCE);
+    }
+
+    pub(super) fn is_down(&self) -> bool {
+        self.down_since.is_some()
+    }
+
+    /// When to [`Self::check`], if not earlier.
+    pub(super) fn next_look(&self, earlier: Duration) -> Duration {
+        let until = self.until.unwrap_or_else(|| Instant::now() + earlier);
+        earlier.min(until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Fails if the cell has waited long enough. `patience`: for a broker that is unreachable.
+    pub(super) fn check(&self, cell: &RemoteCell<'_>, patience: Duration) -> Result<(), Stop> {
+        if self.until.is_some_and(|until| until <= Instant::now()) {
+            return Err(Stop::Cancelled);
+        }
+        match self.down_since {
+            Some(since) if since.elapsed() > cell.patience(patience) => {
+                Err(Failure::no_answer(None, cell.job, cell.started).into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
