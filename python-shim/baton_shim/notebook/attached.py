@@ -25,6 +25,8 @@ OF_CELL = ("parent_header", "message_id", "kernel_session", "captured")
 
 
 class EarlierJobs:
+    """The background cells of this person's earlier kernels. `digits` are the last digits of a job's id."""
+
     def __init__(self, home: Home) -> None:
         self._home = home
         self._taken = set[bytes]()

@@ -96,7 +96,7 @@ def _apply(
                 return chosen
             used.update(new)
 
-    def besides(extra: dict[str, Any], undo: OnUndo) -> None:
+    def apply_extra(extra: dict[str, Any], undo: OnUndo) -> None:
         if wanted is None:
             troubles.extend(home.surroundings.apply(extra, undo))
 
@@ -104,7 +104,7 @@ def _apply(
     with home.turn, Interrupts():
         try:
             assert message.file_descriptor is not None
-            extra: Any = table.apply(delta, message.file_descriptor, besides=besides)
+            extra: Any = table.apply(delta, message.file_descriptor, apply_extra=apply_extra)
         except BaseException as error:  # any error of the classes while their objects are rebuilt
             text = str(error) if isinstance(error, TableBroken) else f"{type(error).__name__}: {errors.short(error)}"
             hint = None

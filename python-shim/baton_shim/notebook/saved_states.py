@@ -34,6 +34,8 @@ LONGEST_NAME = 64
 
 
 class SavedStates:
+    """The saved states of the notebook's user. Each method returns text for the student."""
+
     def __init__(self, home: Home) -> None:
         self._home = home
 
