@@ -427,7 +427,7 @@ async fn send(
         } => {
             let mut submission = match submission {
                 Some(submission) => Arc::unwrap_or_clone(submission),
-                None => match engine.store.submission(job).await? {
+                None => match engine.store.jobs().submission(job).await? {
                     Some(submission) => submission,
                     None => return Err(StoreError::Conflict { job }),
                 },

@@ -63,7 +63,7 @@ impl Runner {
             connected_ms: None,
             ended_ms: None,
         };
-        self.store.keep_pool_worker(&row).await?;
+        self.store.pools().keep_worker(&row).await?;
         tracing::info!(
             "{} joins pool {} as {}",
             row.job.as_deref().unwrap_or("A worker"),

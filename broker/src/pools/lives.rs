@@ -53,7 +53,7 @@ impl Runner {
                         pool.row.failures = 0;
                         pool.row.words = None;
                     }
-                    self.store.keep_pool(&pool.row).await?;
+                    self.store.pools().keep(&pool.row).await?;
                 }
                 if let Some((since, why)) = &life.failing
                     && since.elapsed() >= self.failing_limit
@@ -108,7 +108,7 @@ impl Runner {
                     // The broker ended while it submitted this job.
                     if let Some(job) = orders::found(commands, &name).await {
                         life.row.job = Some(job);
-                        self.store.keep_pool_worker(&life.row).await?;
+                        self.store.pools().keep_worker(&life.row).await?;
                     } else if life.is_late(settings.start_limit) {
                         self.end(settings, pool, &name, None).await?;
                     }
@@ -179,7 +179,11 @@ impl Runner {
         if life.row.connected_ms.is_some() {
             return Ok(None);
         }
-        let at_ms = self.store.pool_worker_connected_ms(&life.row.name).await?;
+        let at_ms = self
+            .store
+            .pools()
+            .worker_connected_ms(&life.row.name)
+            .await?;
         Ok(at_ms.and_then(|at_ms| life.comes(settings, at_ms)))
     }
 
@@ -208,7 +212,7 @@ impl Runner {
             connected_ms: None,
             ended_ms: None,
         };
-        self.store.keep_pool_worker(&row).await?;
+        self.store.pools().keep_worker(&row).await?;
         pool.lives.push(Life::new(row));
         let arguments = orders::submit_arguments(
             &self.address,
@@ -227,7 +231,7 @@ impl Runner {
                 tracing::info!("Requested {name} of pool {}: job {job}", settings.name);
                 if let Some(life) = pool.lives.iter_mut().find(|life| life.row.name == name) {
                     life.row.job = Some(job);
-                    self.store.keep_pool_worker(&life.row).await?;
+                    self.store.pools().keep_worker(&life.row).await?;
                 }
                 Ok(())
             }
@@ -255,7 +259,7 @@ impl Runner {
         };
         let mut row = pool.lives[number].row.clone();
         row.ended_ms = Some(unix_ms());
-        self.store.keep_pool_worker(&row).await?;
+        self.store.pools().keep_worker(&row).await?;
         pool.lives.remove(number);
         if let Provider::Command(commands) = &settings.provider {
             tokens::remove(self.folder(commands), name);
@@ -287,7 +291,7 @@ impl Runner {
                 settings.name
             );
         }
-        self.store.keep_pool(&pool.row).await
+        self.store.pools().keep(&pool.row).await
     }
 }
 

@@ -99,7 +99,7 @@ impl Runner {
     }
 
     async fn load(&self) -> Result<Vec<Known>, StoreError> {
-        let (rows, workers) = self.store.pools().await?;
+        let (rows, workers) = self.store.pools().all().await?;
         let pools: Vec<Known> = self
             .settings
             .iter()
@@ -237,7 +237,7 @@ impl Runner {
                         pool.row.failures = 0;
                         pool.row.words = None;
                         pool.forget_offer();
-                        self.store.keep_pool(&pool.row).await?;
+                        self.store.pools().keep(&pool.row).await?;
                         Some(pool.shown(&self.settings[number]))
                     }
                     None => None,

@@ -161,7 +161,7 @@ async fn carry_out(shared: &Shared, caller: &Caller, fields: &Fields) -> Result<
     match act(shared, caller, command).await {
         Err(ApiError::NotDone(NotDone::UnknownJob(job))) => {
             // The loop has forgotten finished jobs, but the page still shows them.
-            let known = shared.store.job_detail(&caller.identity, job).await?;
+            let known = shared.store.jobs().detail(&caller.identity, job).await?;
             Err(known
                 .map_or(NotDone::UnknownJob(job), |_| NotDone::Over)
                 .into())

@@ -76,6 +76,7 @@ pub(super) async fn show(
     let since_ms = (today - i64::from(days) + 1) * DAY_MS;
     let waits = shared
         .store
+        .past()
         .waits(&caller.identity, asked.course(), since_ms)
         .await?;
     let mut all = Vec::with_capacity(waits.len());
@@ -245,6 +246,7 @@ impl Asked {
         };
         Ok(shared
             .store
+            .accounts()
             .usage(&caller.identity, &filter, MOST_ROWS)
             .await?)
     }
