@@ -203,7 +203,7 @@ pub async fn run(
         requests,
     };
     let pools_run = pools::run(pools::Runner {
-        settings: config.pools,
+        settings: config.pools.into_iter().map(Arc::new).collect(),
         store: store.clone(),
         inbox: inbox.clone(),
         leadership: leadership.subscribe(),
