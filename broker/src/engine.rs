@@ -28,7 +28,7 @@ use baton_broker_queue::{
 };
 use baton_broker_store::{Store, StoreError};
 use baton_protocol::{
-    JobId, NotebookId,
+    JobId, NotebookId, Submission,
     api::{Allowance, AttachableJob, Course, QueueDetails},
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
@@ -427,10 +427,7 @@ async fn send(
         } => {
             let mut submission = match submission {
                 Some(submission) => Arc::unwrap_or_clone(submission),
-                None => match engine.store.jobs().submission(job).await? {
-                    Some(submission) => submission,
-                    None => return Err(StoreError::Conflict { job }),
-                },
+                None => stored_submission(engine, job).await?,
             };
             submission.cell.timeout_ms = timeout_ms;
             let message = ToWorker::Assign {
@@ -448,6 +445,11 @@ async fn send(
         Action::Log(_) => {}
     }
     Ok(())
+}
+
+async fn stored_submission(engine: &Engine, job: JobId) -> Result<Submission, StoreError> {
+    let stored = engine.store.jobs().submission(job).await?;
+    stored.ok_or(StoreError::Conflict { job })
 }
 
 fn publish(engine: &Engine, dispatch: &Dispatch) {
