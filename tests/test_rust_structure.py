@@ -138,8 +138,6 @@ def for_tests_only(source: Path) -> set[Path]:
 
 # Types whose `impl` stands in several files, and why.
 SPREAD = {
-    "broker/store/src Store": "each kind of record has a file with its SQL",
-    "broker/src Runner": "its pools are of two kinds, and each has a file; both keep the same records",
     "crates/scheduling/src Arbiter": "each decision has a file, and decides from all sessions together",
     "crates/scheduling/src Settings": "the rules of leases compute with them, and need sessions, which need the levels",
     "gpu-worker/src Arbitration": "each kind of report of a process has a file, and any may change the arbiter's state",
