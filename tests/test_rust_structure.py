@@ -141,8 +141,6 @@ SPREAD = {
     "broker/queue/src Dispatch": "each kind of event has a file, and any event may change all of the state",
     "broker/store/src Store": "each kind of record has a file with its SQL",
     "broker/src Runner": "its pools are of two kinds, and each has a file; both keep the same records",
-    "crates/scheduling/src Arbiter": "each decision has a file, and decides from all sessions together",
-    "crates/scheduling/src Settings": "the rules of leases compute with them, and need sessions, which need the levels",
     "gpu-worker/src Arbitration": "each kind of report of a process has a file, and any may change the arbiter's state",
     "gpu-worker/interposer/src/library Process": "the process's only state, on which the driver's calls act by subject",
     "gpu-worker/interposer/src/library Memory": "places for memory on the host are a subject of their own",
