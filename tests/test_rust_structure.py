@@ -144,7 +144,6 @@ SPREAD = {
     "gpu-worker/src Arbitration": "each kind of report of a process has a file, and any may change the arbiter's state",
     "gpu-worker/interposer/src/library Process": "the process's only state, on which the driver's calls act by subject",
     "gpu-worker/interposer/src/library Memory": "places for memory on the host are a subject of their own",
-    "plan/src World": "the pools of a simulated fleet request machines by the state of all of it",
 }
 
 
