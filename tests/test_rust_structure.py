@@ -142,8 +142,6 @@ SPREAD = {
     "broker/store/src Store": "each kind of record has a file with its SQL",
     "broker/src Runner": "its pools are of two kinds, and each has a file; both keep the same records",
     "gpu-worker/src Arbitration": "each kind of report of a process has a file, and any may change the arbiter's state",
-    "gpu-worker/interposer/src/library Process": "the process's only state, on which the driver's calls act by subject",
-    "gpu-worker/interposer/src/library Memory": "places for memory on the host are a subject of their own",
 }
 
 
