@@ -141,7 +141,6 @@ SPREAD = {
     "broker/queue/src Dispatch": "each kind of event has a file, and any event may change all of the state",
     "broker/store/src Store": "each kind of record has a file with its SQL",
     "broker/src Runner": "its pools are of two kinds, and each has a file; both keep the same records",
-    "gpu-worker/src Arbitration": "each kind of report of a process has a file, and any may change the arbiter's state",
 }
 
 
