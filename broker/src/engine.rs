@@ -29,7 +29,7 @@ use baton_broker_queue::{
 };
 use baton_broker_store::{Store, StoreError};
 use baton_protocol::{
-    JobId, NotebookId, Submission,
+    JobId, NotebookId,
     api::{Allowance, AttachableJob, Course, QueueDetails},
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
