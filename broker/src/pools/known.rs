@@ -18,11 +18,11 @@ pub(super) struct Known {
     pub(super) row: PoolRow,
     pub(super) lives: Vec<Life>,
     /// How long the last starts took.
-    pub(super) starts_ms: Vec<u64>,
+    starts_ms: Vec<u64>,
     pub(super) wanted: u32,
     /// Only of external pools.
     pub(super) asked: Asked,
-    pub(super) lacking: Lacking,
+    lacking: Lacking,
 }
 
 /// Whether too many starts in a row have failed.

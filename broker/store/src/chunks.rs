@@ -146,7 +146,7 @@ impl Chunks<'_> {
                 forgotten.extend(going.iter().map(|holder| {
                     sql("DELETE FROM chunks WHERE hash = ? AND owner = ? AND course = ?")
                         .bind(hash)
-                        .bind_account(&holder)
+                        .bind_account(holder)
                 }));
             }
             writer.apply(forgotten).await?;
