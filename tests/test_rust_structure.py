@@ -136,19 +136,6 @@ def for_tests_only(source: Path) -> set[Path]:
     return found
 
 
-# Types whose `impl` stands in several files, and why.
-SPREAD = {
-    "broker/store/src Store": "each kind of record has a file with its SQL",
-    "broker/src Runner": "its pools are of two kinds, and each has a file; both keep the same records",
-    "crates/scheduling/src Arbiter": "each decision has a file, and decides from all sessions together",
-    "crates/scheduling/src Settings": "the rules of leases compute with them, and need sessions, which need the levels",
-    "gpu-worker/src Arbitration": "each kind of report of a process has a file, and any may change the arbiter's state",
-    "gpu-worker/interposer/src/library Process": "the process's only state, on which the driver's calls act by subject",
-    "gpu-worker/interposer/src/library Memory": "places for memory on the host are a subject of their own",
-    "plan/src World": "the pools of a simulated fleet request machines by the state of all of it",
-}
-
-
 def outside_of_their_files(source: Path) -> set[str]:
     """The types that have an `impl` of their own in a file that does not define them."""
     skipped = for_tests_only(source)
@@ -167,7 +154,7 @@ def outside_of_their_files(source: Path) -> set[str]:
 def test_an_impl_is_in_the_file_of_its_type() -> None:
     programs = [source for source in sources() if not source.startswith(("benches/", "tests/"))]
     found = {f"{source} {name}" for source in programs for name in outside_of_their_files(ROOT / source)}
-    assert found == SPREAD.keys()
+    assert found == set()
 
 
 def test_an_impl_elsewhere_is_found(tmp_path: Path) -> None:
