@@ -22,7 +22,6 @@ mod leases;
 mod machine;
 mod memory;
 mod needs;
-mod priority;
 mod release;
 mod session;
 mod sessions;

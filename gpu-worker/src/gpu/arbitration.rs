@@ -226,7 +226,7 @@ impl Arbitration {
 
     fn may_join(&self, arrival: &Arrival) -> bool {
         let Arrival { hello, process, .. } = arrival;
-        if !self.sessions.is_known(hello.token) {
+        if self.sessions.user(hello.token).is_none() {
             tracing::warn!("Process {process} wants to use the GPU for an unknown session");
             return false;
         }
@@ -342,7 +342,7 @@ impl Arbitration {
     // ---- the arbiter
 
     fn join(&mut self, session: SessionId, token: Token, fixed_bytes: u64) {
-        let user = self.sessions.user(token);
+        let user = self.sessions.user(token).unwrap_or(0);
         self.handle(Event::Joined {
             session,
             user,

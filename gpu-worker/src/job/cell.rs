@@ -312,19 +312,8 @@ impl Run<'_> {
                 Phase::Running { ledger, since },
             ) => {
                 self.session.keeps = keeps;
-                gpu_use::report(&self.session, gpu::Cell::Ended);
                 self.ran_since(since);
-                let (outcome, error) = self.limits.outcome(outcome, error);
-                let begun = self.begin_to_collect(state, ledger);
-                self.phase = match begun {
-                    Ok(collected) => Phase::Collecting {
-                        outcome,
-                        error,
-                        deferred_bytes,
-                        collected,
-                    },
-                    Err(ending) => return Some(ending),
-                };
+                return self.on_finished((outcome, error), (state, ledger), deferred_bytes);
             }
             (FromSession::Ended { .. }, phase) => {
                 self.phase = phase;
@@ -386,18 +375,31 @@ impl Run<'_> {
     }
 
     /// Begins to collect what the cell left, unless it used too much memory.
-    fn begin_to_collect(
+    fn on_finished(
         &mut self,
-        snapshot: Snapshot,
-        ledger: Ledger,
-    ) -> Result<BoxFuture<'static, Collected>, Ending> {
+        (outcome, error): (Outcome, Option<RemoteError>),
+        (snapshot, ledger): (Snapshot, Ledger),
+        deferred_bytes: u64,
+    ) -> Option<Ending> {
+        gpu_use::report(&self.session, gpu::Cell::Ended);
         let bytes = processes::resident_of(self.session.kernel());
         if let Some(ending) = self.on_memory(Some(bytes)) {
-            return Err(ending);
+            return Some(ending);
         }
+        let (outcome, error) = self.limits.outcome(outcome, error);
         let state = (self.version, snapshot, ledger);
-        collecting::begin(self.context, &mut self.session, &self.transport, state)
-            .map_err(|error| Ending::without_state(Outcome::WorkerLost, error))
+        match collecting::begin(self.context, &mut self.session, &self.transport, state) {
+            Ok(collected) => {
+                self.phase = Phase::Collecting {
+                    outcome,
+                    error,
+                    deferred_bytes,
+                    collected,
+                };
+                None
+            }
+            Err(error) => Some(Ending::without_state(Outcome::WorkerLost, error)),
+        }
     }
 
     async fn on_death(&mut self, death: Death) -> Ending {

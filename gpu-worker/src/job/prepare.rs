@@ -18,7 +18,7 @@ use crate::{
     transfer::{Source, Transport, open, receive},
 };
 use baton_chunks::Ledger;
-use baton_protocol::{Answer, JobEvent, Outcome, State, StateVersion};
+use baton_protocol::{Answer, JobEvent, Outcome, RemoteError, State, StateVersion};
 use baton_transport::Received;
 use std::{
     error::Error,
@@ -50,7 +50,7 @@ pub(crate) async fn prepare<'context>(
         .await
         .map_err(|_| shutting_down())?;
     let mut state = job.submission.state.clone();
-    let python = python(context, job)?;
+    let python = python(context, job).map_err(Ending::not_started)?;
     let reasons = reasons_against(session.as_ref(), &python, job.environment.as_deref());
     let is_usable = reasons.is_empty();
     job.warnings.extend(reasons);
@@ -97,12 +97,12 @@ pub(crate) async fn prepare<'context>(
 
 /// The Python of the job's environment. This may have changed since the broker chose this worker; another worker may still
 /// have it.
-fn python(context: &Context, job: &Job) -> Result<PathBuf, Ending> {
+fn python(context: &Context, job: &Job) -> Result<PathBuf, RemoteError> {
     let environment = job.environment.as_deref();
     let python = context.python(environment, &job.submission.cell);
     python.map_err(|why| {
         let environment = environment.unwrap_or_default();
-        Ending::not_started(messages::environment_not_ready(environment, &why))
+        messages::environment_not_ready(environment, &why)
     })
 }
 

@@ -2,9 +2,8 @@
 
 use crate::arbiter::{
     Action, EndReason, SessionId, needs,
-    priority::{Priority, Rank},
     session::{Lease, Session},
-    state::State,
+    state::{Priority, Rank, State},
 };
 use std::{cmp::Ordering, time::Duration};
 

@@ -1,6 +1,10 @@
 //! For which session room is made on the GPU, and which sessions make way for it.
 
-use crate::arbiter::{SessionId, host, priority::best, session::Session, state::State};
+use crate::arbiter::{
+    SessionId, host,
+    session::Session,
+    state::{State, best},
+};
 
 /// The next session that can compute without moving memory. A session whose memory must make way for a
 /// session before it does not compute.

@@ -1,13 +1,8 @@
 //! What the arbiter decides from: the sessions, their order, and the sizes of GPU and host.
 
 use crate::arbiter::{
-    Epoch, SessionId, Settings, UserId,
-    accounts::Accounts,
-    guaranteed::GuaranteedShare,
-    priority::{Priority, Rank, best},
-    session::Session,
-    sessions::Sessions,
-    shortage::Shortage,
+    Epoch, SessionId, Settings, UserId, accounts::Accounts, guaranteed::GuaranteedShare,
+    session::Session, sessions::Sessions, shortage::Shortage,
 };
 use std::time::Duration;
 
@@ -183,4 +178,27 @@ impl State {
         let number = (seed ^ self.epoch).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         number ^ (number >> 29)
     }
+}
+
+/// Lower comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rank {
+    /// At the lowest level, whose guaranteed share is overdue.
+    Overdue,
+    /// By the GPU time that the cell has used; 0 is the highest level.
+    Level(usize),
+}
+
+/// Orders sessions: by rank, then by recent use, then by the time waited. Lower comes first.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+pub(crate) struct Priority {
+    pub(crate) rank: Rank,
+    pub(crate) used: f64,
+    pub(crate) since: Duration,
+}
+
+pub(crate) fn best(priorities: impl Iterator<Item = (SessionId, Priority)>) -> Option<SessionId> {
+    priorities
+        .min_by(|(_, left), (_, right)| left.partial_cmp(right).expect("times are numbers"))
+        .map(|(id, _)| id)
 }

@@ -84,14 +84,9 @@ impl Sessions {
         }
     }
 
-    /// 0 for an unknown session.
-    pub(super) fn user(&self, token: Token) -> UserId {
-        let session = self.sessions.get(&token);
-        session.map_or(0, |session| session.admission.user)
-    }
-
-    pub(super) fn is_known(&self, token: Token) -> bool {
-        self.sessions.contains_key(&token)
+    /// `None` for an unknown session.
+    pub(super) fn user(&self, token: Token) -> Option<UserId> {
+        Some(self.sessions.get(&token)?.admission.user)
     }
 
     pub(super) fn is_running(&self, token: Token) -> bool {
