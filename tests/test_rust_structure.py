@@ -168,6 +168,39 @@ def test_an_impl_elsewhere_is_found(tmp_path: Path) -> None:
     assert outside_of_their_files(tmp_path) == {"Two"}
 
 
+LONGEST = 90
+"""Lines of a function in our programs. More than a screen needs a reason; most have fewer than 60."""
+LONG = {"broker/store/src/write.rs add_statements": "one arm for each kind of record"}
+
+
+def functions(code: str) -> Iterator[tuple[str, int]]:
+    """The name of each function, and how many lines its signature and body have."""
+    for found in re.finditer(r"^( *)(?:pub(?:\(\w+\))? )?(?:\w+ )*?(?:extern \"C\" )?fn (\w+)", code, re.M):
+        whole, end, _ = code[found.start() :].partition(f"\n{found[1]}}}\n")
+        if end and not whole.partition("\n")[0].endswith(("}", ";")):
+            yield found[2], whole.count("\n") + 2
+
+
+def test_a_function_fits_on_a_screen() -> None:
+    programs = [ROOT / source for source in sources() if not source.startswith(("benches/", "tests/"))]
+    skipped = {path for source in programs for path in for_tests_only(source)}
+    files = {path for source in programs for path in source.rglob("*.rs") if not {path, *path.parents} & skipped}
+    found = {
+        f"{path.relative_to(ROOT)} {name}"
+        for path in files
+        for name, lines in functions(without_tests(path))
+        if lines > LONGEST
+    }
+    assert found == LONG.keys()
+
+
+def test_a_long_function_is_found() -> None:
+    code = (
+        "pub(super) async fn one(\n    a: u8,\n) {\n    b\n}\nimpl C {\n    fn two() {}\n    fn three() {\n    }\n}\n"
+    )
+    assert dict(functions(code)) == {"one": 5, "three": 2}
+
+
 def leaves(tree: str) -> Iterator[str]:
     """The paths in a tree of `use`."""
     head, brace, inner = tree.partition("{")
