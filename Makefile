@@ -70,11 +70,11 @@ test-rust: $(VENV)/.requirements-test $(VENV)/.azurite $(VENV)/.requirements-cud
 	else cargo test --no-fail-fast --workspace --locked --profile $(PROFILE); fi
 
 # Several processes run the tests, each as an imaginary user of its own. `loadfile` keeps the tests of a file in one
-# process and in order, so that only one of them loads each slow library.
+# process and in order, so that only one of them loads each slow library. The folder's order has no long file at its end.
 .PHONY: test-python
 test-python: $(VENV)/.requirements-frameworks $(VENV)/.requirements-kubernetes $(VENV)/.suites $(VENV)/.hub $(VENV)/.azurite $(VENV)/.batch $(VENV)/.labextension $(INSTALLED)
 	scripts/install-system-packages network sandbox guest $(if $(filter 0,$(shell id -u)),slurm gridengine containers)
-	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile python-shim/tests
+	$(BIN)/pytest -m "not gpu" -n 3 --dist loadfile --no-loadscope-reorder python-shim/tests
 	$(BIN)/python scripts/test_end_to_end.py
 
 # The oldest and the newest supported versions, with the tests that depend most on versions. If a Python is missing, its

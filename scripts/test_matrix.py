@@ -31,9 +31,12 @@ FILES = ROOT / "requirements" / "matrix"
 ENVIRONMENTS = ROOT / ".venv" / "matrix"
 ENDS = ("oldest", "newest")
 TELLING = (
-    *("state/test_newer_pythons.py", "state/test_arrow.py", "state/test_errors.py", "state/test_libraries.py"),
-    *("state/test_rebuilding.py", "state/test_views_replace_views.py", "shim/test_cells.py"),
+    *("shim/test_cells.py", "state/test_views_replace_views.py", "state/test_newer_pythons.py", "state/test_arrow.py"),
+    *("state/test_errors.py", "state/test_libraries.py", "state/test_rebuilding.py"),
 )
+"""The longest ones first."""
+PROCESSES = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
+"""They run the files in their order. Tests wait for their kernels, so three processes suit two processors."""
 UV = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
 
 
@@ -125,7 +128,7 @@ def made(environment: Environment, python: str) -> Path:
 
 def run_tests(folder: Path, tests: list[str] | tuple[str, ...]) -> bool:
     files = [str(Path("python-shim", "tests", test)) for test in tests]
-    command = [folder / "bin" / "python", "-m", "pytest", "-m", "not gpu", "-n", "2", "--dist", "loadfile", *files]
+    command = [folder / "bin" / "python", "-m", "pytest", "-m", "not gpu", *PROCESSES, *files]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python-shim")}
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
 

@@ -55,7 +55,7 @@ SUITES = [
 OPTIONS = (
     "-q -r fE -p no:cacheprovider -W ignore -o asyncio_default_fixture_loop_scope=function -o addopts= --timeout 120 "
     # Plugins of our own tests; they take seconds to load.
-    "-p no:nbval -p no:hypothesispytest"
+    "-p no:nbval -p no:hypothesispytest -p no:cloudcoil"
 ).split()
 
 

@@ -28,9 +28,9 @@ impl ChunkStore {
         hashes: &[ChunkHash],
     ) -> Result<HashMap<ChunkHash, u64>, StoreError> {
         match self {
-            Self::Folder(_) => store.held_chunks(account, hashes).await,
+            Self::Folder(_) => store.chunks().held(account, hashes).await,
             Self::Objects(_) => {
-                let held = store.held_objects(account, hashes).await?;
+                let held = store.objects().held(account, hashes).await?;
                 let sized = |(hash, row): (ChunkHash, ObjectRow)| (hash, row.bytes);
                 Ok(held.into_iter().map(sized).collect())
             }
@@ -44,17 +44,16 @@ impl ChunkStore {
         hashes: &[ChunkHash],
         now_ms: i64,
     ) -> Result<HashMap<ChunkHash, u64>, StoreError> {
-        let held = store.held_objects(account, hashes).await?;
-        let own = store.own_objects(account, hashes).await?;
+        let rows = store.objects();
+        let held = rows.held(account, hashes).await?;
+        let own = rows.own(account, hashes).await?;
         let is_own = |hash: &ChunkHash| own.get(hash).is_some_and(|(_, is_stored)| *is_stored);
         let (own, public): (Vec<ChunkHash>, Vec<ChunkHash>) = held.into_keys().partition(is_own);
-        store.share_objects(account, account, &own, now_ms).await?;
+        rows.share(account, account, &own, now_ms).await?;
         let course = PublicFile::holder(&account.course);
-        store
-            .share_objects(&course, account, &public, now_ms)
-            .await?;
+        rows.share(&course, account, &public, now_ms).await?;
         // Read again, because a sweep may have run in between. It cannot delete what has been touched since.
-        let kept = store.own_objects(account, hashes).await?;
+        let kept = rows.own(account, hashes).await?;
         let sized = |(hash, (row, is_stored)): (ChunkHash, (ObjectRow, bool))| {
             is_stored.then_some((hash, row.bytes))
         };

@@ -438,10 +438,10 @@ async fn assign(
     let job = assignment.job;
     let mut submission = match assignment.submission {
         Some(submission) => Arc::unwrap_or_clone(submission),
-        None => match engine.store.submission(job).await? {
-            Some(submission) => submission,
-            None => return Err(StoreError::Conflict { job }),
-        },
+        None => {
+            let stored = engine.store.jobs().submission(job).await?;
+            stored.ok_or(StoreError::Conflict { job })?
+        }
     };
     submission.cell.timeout_ms = assignment.timeout_ms;
     let message = ToWorker::Assign {

@@ -28,7 +28,7 @@ pub(crate) async fn run(inbox: mpsc::Sender<Event>, store: Store) {
             waiting: present.waiting as u64,
             slots: present.open_slots(),
         };
-        if let Err(error) = store.look(look).await {
+        if let Err(error) = store.past().add(look).await {
             tracing::error!("Failed to store the history of the page: {error}");
         }
     }

@@ -11,13 +11,15 @@
 //!
 //! **Invariant:** the broker ends no worker that has connected, unless it fails to start sessions.
 
+mod asked;
+mod batch;
+mod batch_system;
 mod command;
 mod external;
 mod known;
 mod lessons;
-mod lives;
+mod life;
 mod offers;
-mod orders;
 mod runner;
 mod settings;
 mod template;

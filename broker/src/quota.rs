@@ -46,7 +46,7 @@ impl Quotas {
         if self.takes_at_once(person, new_bytes, limit_bytes) {
             return Ok(None);
         }
-        let held_bytes = self.store.held_bytes(person).await?;
+        let held_bytes = self.store.accounts().held_bytes(person).await?;
         if held_bytes + new_bytes > limit_bytes {
             return Ok(Some(Exceeded {
                 held_bytes,
@@ -121,7 +121,11 @@ mod tests {
                 ..Account::default()
             };
             let chunks = [(ChunkHash([content; 32]), bytes)];
-            self.store.hold_chunks(&account, &chunks, 1).await.unwrap();
+            self.store
+                .chunks()
+                .hold(&account, &chunks, 1)
+                .await
+                .unwrap();
         }
 
         async fn held_if_too_much(&self, person: &str, bytes: u64) -> Option<u64> {

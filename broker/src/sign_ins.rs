@@ -95,7 +95,7 @@ impl SignIns {
             expires_ms: now_ms + i64::try_from(lifetime.as_millis()).unwrap_or(i64::MAX),
         };
         let hash = hash(&id);
-        self.store.keep_sign_in(&hash, &row, now_ms).await?;
+        self.store.sign_ins().keep(&hash, &row, now_ms).await?;
         Ok(SignIn { id, lifetime })
     }
 
@@ -127,7 +127,7 @@ impl SignIns {
 
     pub(crate) async fn end(&self, id: &str) -> Result<(), StoreError> {
         let hash = hash(id);
-        self.store.end_sign_in(&hash).await?;
+        self.store.sign_ins().end(&hash).await?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.remove(&hash);
         Ok(())
@@ -142,7 +142,7 @@ impl SignIns {
                 return Ok(row.clone());
             }
         }
-        let row = self.store.sign_in(&hash).await?;
+        let row = self.store.sign_ins().get(&hash).await?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MOST_REMEMBERED {
             known.clear();

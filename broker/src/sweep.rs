@@ -84,7 +84,7 @@ pub(crate) async fn look_through(
         let page = page.map_err(|error| error.1)?;
         let rows = page.iter().filter_map(|listed| listed.row.as_ref());
         let hashes: Vec<ChunkHash> = rows.map(|row| row.hash).collect();
-        let known = store.objects_of(&hashes).await?;
+        let known = store.objects().of_chunks(&hashes).await?;
         let is_lost = |listed: &crate::objects::Listed| {
             let is_known = |row| known.contains(row);
             let is_old = listed.modified_ms < before(now_ms, FORGOTTEN_AFTER);
@@ -104,7 +104,7 @@ pub(crate) async fn check_uploads(store: &Store, objects: &Objects) -> anyhow::R
     if objects.fixes_length() {
         return Ok(0);
     }
-    let pending = store.pending_objects().await?;
+    let pending = store.objects().pending().await?;
     let owners: HashMap<ObjectRow, String> = pending.iter().cloned().collect();
     let rows = pending.into_iter().map(|(row, _)| row).collect();
     let mut wrong = Vec::new();
@@ -158,7 +158,7 @@ pub(crate) async fn round(
 pub(crate) async fn adopt(store: &Store, chunks: &ChunkStore, now_ms: i64) -> anyhow::Result<()> {
     let ChunkStore::Folder(chunks) = chunks else {
         // Objects without a row are deleted when the bucket is listed.
-        return Ok(store.adopt_chunks(&[], now_ms).await?);
+        return Ok(store.chunks().adopt(&[], now_ms).await?);
     };
     let chunks = Arc::clone(chunks);
     let stored = tokio::task::spawn_blocking(move || chunks.list()).await??;
@@ -166,7 +166,7 @@ pub(crate) async fn adopt(store: &Store, chunks: &ChunkStore, now_ms: i64) -> an
         .iter()
         .map(|chunk| (chunk.hash, chunk.bytes))
         .collect();
-    Ok(store.adopt_chunks(&files, now_ms).await?)
+    Ok(store.chunks().adopt(&files, now_ms).await?)
 }
 
 /// Returns the number of deleted chunks.
@@ -178,15 +178,16 @@ pub(crate) async fn sweep(
 ) -> Result<usize, StoreError> {
     store.check_leadership().await?;
     let outputs = terms.jobs.min(OUTPUTS);
-    store.delete_old_outputs(before(now_ms, outputs)).await?;
-    store.delete_old_jobs(before(now_ms, terms.jobs)).await?;
+    let jobs = store.jobs();
+    jobs.delete_old_outputs(before(now_ms, outputs)).await?;
+    jobs.delete_old(before(now_ms, terms.jobs)).await?;
     let live = store.live_chunks().await?;
     let touched_before = before(now_ms, terms.chunks);
-    let stale = store.stale_chunks(touched_before, &live).await?;
+    let stale = store.chunks().stale(touched_before, &live).await?;
     let chunks = match chunks {
         ChunkStore::Folder(chunks) => chunks,
         ChunkStore::Objects(objects) => {
-            let unheld = store.forget_objects(&stale, touched_before).await?;
+            let unheld = store.objects().forget(&stale, touched_before).await?;
             let count = unheld.len();
             let failed = objects.delete(unheld).await;
             objects.space.count(store).await?;
@@ -194,7 +195,8 @@ pub(crate) async fn sweep(
         }
     };
     store
-        .delete_chunks(&stale, touched_before, &|hash| match chunks.remove(hash) {
+        .chunks()
+        .delete(&stale, touched_before, &|hash| match chunks.remove(hash) {
             Ok(()) => true,
             Err(error) => {
                 tracing::error!("Chunk {hash} cannot be deleted: {error}");

@@ -30,7 +30,7 @@ pub(crate) async fn pace(store: &Store, course: &str, now_ms: i64) -> Result<Rat
         courses: Some(vec![course.to_owned()]),
         since_ms: now_ms - i64::from(DAYS) * DAY_MS,
     };
-    let cells = past::cells(store.history(&filter, MOST_CELLS).await?);
+    let cells = past::cells(store.past().jobs(&filter, MOST_CELLS).await?);
     Ok(pace_of(&cells, now_ms))
 }
 

@@ -20,10 +20,15 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 type Stamp = (i64, i64, u64, u64);
 
 pub(crate) struct Watched<T> {
+    /// `None` for settings that never change.
+    file: Option<SettingsFile<T>>,
+    newest: watch::Sender<Arc<T>>,
+}
+
+struct SettingsFile<T> {
     path: PathBuf,
     read: fn(&Path) -> anyhow::Result<T>,
     seen: Mutex<Stamp>,
-    newest: watch::Sender<Arc<T>>,
 }
 
 impl<T> Watched<T> {
@@ -35,11 +40,21 @@ impl<T> Watched<T> {
         let seen = stamp(&path).with_context(failed)?;
         let content = read(&path).with_context(failed)?;
         Ok(Self {
-            seen: Mutex::new(seen),
+            file: Some(SettingsFile {
+                path,
+                read,
+                seen: Mutex::new(seen),
+            }),
             newest: watch::Sender::new(Arc::new(content)),
-            path,
-            read,
         })
+    }
+
+    /// Settings without a file.
+    pub(crate) fn constant(content: T) -> Self {
+        Self {
+            file: None,
+            newest: watch::Sender::new(Arc::new(content)),
+        }
     }
 
     /// Checks the file first, which takes a system call.
@@ -63,20 +78,23 @@ impl<T> Watched<T> {
     }
 
     fn look(&self) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(SettingsFile { path, read, seen }) = &self.file else {
+            return;
+        };
+        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
         // A missing file is probably about to be replaced. Until then its last contents stay in use.
-        let Ok(now) = stamp(&self.path) else { return };
+        let Ok(now) = stamp(path) else { return };
         if now == std::mem::replace(&mut *seen, now) {
             return;
         }
-        match (self.read)(&self.path) {
+        match read(path) {
             Ok(content) => {
                 self.newest.send_replace(Arc::new(content));
-                tracing::info!("{} was reloaded", self.path.display());
+                tracing::info!("{} was reloaded", path.display());
             }
             Err(error) => tracing::error!(
                 "{} cannot be used; keeping its previous contents: {error:#}",
-                self.path.display()
+                path.display()
             ),
         }
     }

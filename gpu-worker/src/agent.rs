@@ -30,7 +30,7 @@ use crate::{
 };
 use anyhow::Context as _;
 use baton_protocol::{
-    Finished, JobEvent, Machine, Outcome, Refusal, WorkerId,
+    Finished, JobEvent, JobId, Machine, Outcome, Refusal, WorkerId,
     worker::{Device, FromWorker, ToWorker},
 };
 use baton_transport::LinkError;
@@ -69,6 +69,8 @@ pub(crate) struct Agent {
     stays_until: Option<Instant>,
     /// Why sessions do not start here; `None` if they do.
     failing: Option<String>,
+    /// Why no session can compute any more; `None` if sessions can.
+    lost: Option<String>,
     trial: Trial,
     /// Since when the broker has refused this worker because another process is connected as it.
     refused_since: Option<Instant>,
@@ -105,7 +107,53 @@ impl Agent {
         let mut reading = context.reading.clone();
         let mut unserved = context.sharing.lost();
         let mut waiting = context.sharing.waiting();
+        let mut offers = context.environments.changes();
         let (reports, mut reported) = mpsc::unbounded_channel();
+        let mut agent = Self::new(context, (devices, machine), failing, reports);
+        let preparing = preparation::begin(&agent.context);
+        let mut load = tokio::time::interval(LOAD_INTERVAL);
+        load.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !agent.may_leave() {
+            let cull = agent.notebooks.next_cull();
+            let drains_at = agent.drains_at();
+            let idle_exit = agent.idle_exit_at();
+            let event = tokio::select! {
+                message = agent.link.receive() => Event::Broker(message),
+                Some(report) = reported.recv() => Event::Report(report),
+                _ = load.tick() => Event::LoadDue,
+                Ok(()) = waiting.changed() => Event::GpuWanted,
+                Ok(()) = offers.changed() => Event::EnvironmentsChanged,
+                reason = gpu::lost(&mut reading, &mut unserved), if agent.lost.is_none() => Event::GpuLost(reason),
+                () = at(cull) => Event::CullDue,
+                () = agent.trial.passed() => Event::Recovered,
+                () = at(agent.leave.due()) => Event::LeaveDue,
+                () = at(idle_exit) => Event::IdleExitDue,
+                () = at(drains_at) => Event::LifeEnds,
+                stop = asked(&mut stop) => Event::Stop(stop),
+            };
+            if matches!(event, Event::LeaveDue) && agent.leave.is_last() {
+                tracing::warn!("Some results did not reach the broker and are lost");
+                break;
+            }
+            agent.on_event(event).await?;
+            agent.hand_over();
+            agent.jobs.send_events(&mut agent.link).await;
+            agent.publish_status();
+        }
+        drop(preparing);
+        let lost = agent.lost.take();
+        agent.end().await;
+        lost.map_or(Ok(()), |reason| {
+            Err(anyhow::anyhow!("The GPU is lost: {reason}"))
+        })
+    }
+
+    fn new(
+        context: Arc<Context>,
+        (devices, machine): (Vec<Device>, Machine),
+        failing: Option<String>,
+        reports: mpsc::UnboundedSender<Report>,
+    ) -> Self {
         let mut agent = Self {
             link: Link::new(context.config.dial.clone()),
             worker: context.config.id,
@@ -118,6 +166,7 @@ impl Agent {
             last_used: Instant::now(),
             stays_until: None,
             failing,
+            lost: None,
             trial: Trial::default(),
             refused_since: None,
             reports,
@@ -125,81 +174,31 @@ impl Agent {
         if agent.failing.is_some() {
             agent.try_sessions(TRIAL_PAUSE);
         }
-        let mut offers = agent.context.environments.changes();
-        let preparing = preparation::begin(&agent.context);
-        let mut load = tokio::time::interval(LOAD_INTERVAL);
-        load.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut lost = None;
-        while !agent.may_leave() {
-            let cull = agent.notebooks.next_cull();
-            let drains_at = agent.drains_at();
-            let idle_exit = agent.idle_exit_at();
-            let event = tokio::select! {
-                message = agent.link.receive() => Event::Broker(message),
-                Some(report) = reported.recv() => Event::Report(report),
-                _ = load.tick() => Event::LoadDue,
-                Ok(()) = waiting.changed() => Event::GpuWanted,
-                Ok(()) = offers.changed() => Event::EnvironmentsChanged,
-                reason = gpu::lost(&mut reading, &mut unserved), if lost.is_none() => Event::GpuLost(reason),
-                () = at(cull) => Event::CullDue,
-                () = agent.trial.passed() => Event::Recovered,
-                () = at(agent.leave.due()) => Event::LeaveDue,
-                () = at(idle_exit) => Event::IdleExitDue,
-                () = at(drains_at) => Event::LifeEnds,
-                stop = asked(&mut stop) => Event::Stop(stop),
-            };
-            match event {
-                Event::Broker(message) => {
-                    match message.context("The broker does not accept this worker")? {
-                        LinkEvent::Opened => agent.link.send_hello(&agent.hello()).await,
-                        LinkEvent::Message(message) => agent.on_broker(*message).await?,
-                    }
+        agent
+    }
+
+    async fn on_event(&mut self, event: Event) -> anyhow::Result<()> {
+        match event {
+            Event::Broker(message) => {
+                match message.context("The broker does not accept this worker")? {
+                    LinkEvent::Opened => self.link.send_hello(&self.hello()).await,
+                    LinkEvent::Message(message) => self.on_broker(*message).await?,
                 }
-                Event::Report(report) => agent.on_report(report).await,
-                Event::LoadDue => agent.report_load().await,
-                Event::EnvironmentsChanged => {
-                    agent.last_used = Instant::now();
-                    let environments = agent.context.environments.offered();
-                    let offered = FromWorker::Environments { environments };
-                    agent.link.send(&offered).await;
-                }
-                Event::CullDue => agent.cull().await,
-                Event::Recovered => {
-                    if agent.failing.take().is_some() {
-                        tracing::info!("Sessions can start here again");
-                        agent.link.send(&FromWorker::Recovered {}).await;
-                    }
-                }
-                Event::GpuWanted => agent.make_room().await,
-                Event::GpuLost(reason) => {
-                    tracing::error!(
-                        "The GPU is lost: {reason}. This worker accepts no more cells and exits"
-                    );
-                    lost = Some(reason);
-                    agent.finish_cells(Some(LOST_GPU_GRACE)).await;
-                }
-                Event::IdleExitDue => agent.leave_idle().await,
-                Event::LifeEnds => agent.leave_in_time().await,
-                Event::Stop(Stop::No) => {}
-                Event::Stop(Stop::WhenCellsEnd) => {
-                    agent.leave_when_cells_end().await;
-                }
-                Event::Stop(Stop::Now) => agent.end_cells().await,
-                Event::LeaveDue if agent.leave.is_last() => {
-                    tracing::warn!("Some results did not reach the broker and are lost");
-                    break;
-                }
-                Event::LeaveDue => agent.end_cells().await,
             }
-            agent.hand_over();
-            agent.jobs.send_events(&mut agent.link).await;
-            agent.publish_status();
+            Event::Report(report) => self.on_report(report).await,
+            Event::LoadDue => self.report_load().await,
+            Event::EnvironmentsChanged => self.report_environments().await,
+            Event::CullDue => self.cull().await,
+            Event::Recovered => self.recover().await,
+            Event::GpuWanted => self.make_room().await,
+            Event::GpuLost(reason) => self.lose_gpu(reason).await,
+            Event::IdleExitDue => self.leave_idle().await,
+            Event::LifeEnds => self.leave_in_time().await,
+            Event::Stop(Stop::No) => {}
+            Event::Stop(Stop::WhenCellsEnd) => self.leave_when_cells_end().await,
+            Event::Stop(Stop::Now) | Event::LeaveDue => self.end_cells().await,
         }
-        drop(preparing);
-        agent.end().await;
-        lost.map_or(Ok(()), |reason| {
-            Err(anyhow::anyhow!("The GPU is lost: {reason}"))
-        })
+        Ok(())
     }
 
     fn hello(&self) -> FromWorker {
@@ -229,11 +228,7 @@ impl Agent {
                 name,
             } => {
                 tracing::info!("Connected to broker {broker_version} as {name}");
-                self.refused_since = None;
-                self.jobs.repeat();
-                if self.leave.has_begun() {
-                    self.report_drained().await;
-                }
+                self.on_welcome().await;
             }
             ToWorker::Refused(refusal @ Refusal::WorkerConnected { .. })
                 if self.may_be_its_predecessor() =>
@@ -260,53 +255,44 @@ impl Agent {
                 job,
                 question,
                 answer,
-            } => {
-                if let Some(assignment) = self.jobs.get(job) {
-                    assignment.questions.answer(question, answer);
-                }
-            }
-            ToWorker::Cancel { job } => {
-                if let Some(assignment) = self.jobs.get(job) {
-                    assignment.cancelled.cancel();
-                }
-            }
-            ToWorker::DeferredWanted { job } => {
-                if let Some(assignment) = self.jobs.get(job) {
-                    assignment.deferred_wanted.notify_one();
-                }
-            }
-            ToWorker::Salvage { job } => {
-                if let Some(assignment) = self.jobs.get(job) {
-                    assignment.has_notebook(false);
-                }
-            }
-            ToWorker::Adopted { job } => {
-                if let Some(assignment) = self.jobs.get(job) {
-                    tracing::info!(%job, "The notebook of job {job} is connected");
-                    assignment.has_notebook(true);
-                }
-            }
+            } => self.jobs.answer(job, question, answer),
+            ToWorker::Cancel { job } => self.jobs.cancel(job),
+            ToWorker::DeferredWanted { job } => self.jobs.want_deferred(job),
+            ToWorker::Salvage { job } => self.jobs.set_connected(job, false),
+            ToWorker::Adopted { job } => self.jobs.set_connected(job, true),
             ToWorker::Acknowledge {
                 job,
                 fencing,
                 number,
             } => self.jobs.acknowledge(job, fencing, number),
             ToWorker::Revoke { job, fencing } => self.jobs.revoke(job, fencing),
-            ToWorker::LockWanted { environment } => {
-                if let Some(lock) = self.context.environments.lock(&environment) {
-                    let lock = FromWorker::Lock { environment, lock };
-                    self.link.send(&lock).await;
-                }
-            }
-            ToWorker::StayUntil { at_ms } => {
-                self.stays_until = at_ms.and_then(at_time);
-                if self.stays_until.is_some() {
-                    self.context.zygotes.expect_people();
-                }
-            }
+            ToWorker::LockWanted { environment } => self.send_lock(environment).await,
+            ToWorker::StayUntil { at_ms } => self.stay_until(at_ms.and_then(at_time)),
             ToWorker::EndSession { notebook } => self.notebooks.end_session(notebook),
         }
         Ok(())
+    }
+
+    async fn on_welcome(&mut self) {
+        self.refused_since = None;
+        self.jobs.repeat();
+        if self.leave.has_begun() {
+            self.report_drained().await;
+        }
+    }
+
+    async fn send_lock(&mut self, environment: String) {
+        if let Some(lock) = self.context.environments.lock(&environment) {
+            let lock = FromWorker::Lock { environment, lock };
+            self.link.send(&lock).await;
+        }
+    }
+
+    fn stay_until(&mut self, until: Option<Instant>) {
+        self.stays_until = until;
+        if until.is_some() {
+            self.context.zygotes.expect_people();
+        }
     }
 
     /// Whether the broker may not have noticed yet that this worker's previous process has ended.
@@ -322,27 +308,7 @@ impl Agent {
                 fencing,
                 event,
             } => {
-                let environment = self.jobs.get(job);
-                let environment = environment.and_then(|held| held.environment.clone());
-                match (&*event, environment) {
-                    (JobEvent::NotStarted { .. }, Some(environment)) => {
-                        self.context.environments.doubt(&environment);
-                    }
-                    (JobEvent::NotStarted { error }, None) => {
-                        self.failing = Some(error.value.clone());
-                        self.try_sessions(TRIAL_PAUSE);
-                    }
-                    // The session died or the worker failed to serve it. A trial shows whether the worker is at
-                    // fault.
-                    (
-                        JobEvent::Finished(Finished {
-                            outcome: Outcome::WorkerLost,
-                            ..
-                        }),
-                        None,
-                    ) => self.try_sessions(Duration::ZERO),
-                    _ => {}
-                }
+                self.judge_sessions(job, &event);
                 self.jobs.add_event(job, fencing, *event);
             }
             Report::TrialFailed(why) => {
@@ -374,9 +340,46 @@ impl Agent {
         }
     }
 
+    /// Doubts what starts no session, or does not serve it.
+    fn judge_sessions(&mut self, job: JobId, event: &JobEvent) {
+        let environment = self.jobs.get(job);
+        let environment = environment.and_then(|held| held.environment.clone());
+        match (event, environment) {
+            (JobEvent::NotStarted { .. }, Some(environment)) => {
+                self.context.environments.doubt(&environment);
+            }
+            (JobEvent::NotStarted { error }, None) => {
+                self.failing = Some(error.value.clone());
+                self.try_sessions(TRIAL_PAUSE);
+            }
+            // The session died or the worker failed to serve it. A trial shows whether the worker is at fault.
+            (
+                JobEvent::Finished(Finished {
+                    outcome: Outcome::WorkerLost,
+                    ..
+                }),
+                None,
+            ) => self.try_sessions(Duration::ZERO),
+            _ => {}
+        }
+    }
+
     fn try_sessions(&mut self, pause: Duration) {
         let (context, reports) = (Arc::clone(&self.context), self.reports.clone());
         self.trial.begin(context, reports, pause);
+    }
+
+    async fn recover(&mut self) {
+        if self.failing.take().is_some() {
+            tracing::info!("Sessions can start here again");
+            self.link.send(&FromWorker::Recovered {}).await;
+        }
+    }
+
+    async fn lose_gpu(&mut self, reason: String) {
+        tracing::error!("The GPU is lost: {reason}. This worker accepts no more cells and exits");
+        self.lost = Some(reason);
+        self.finish_cells(Some(LOST_GPU_GRACE)).await;
     }
 
     /// Ends sessions that were idle for too long.
@@ -400,6 +403,13 @@ impl Agent {
             let sessions = FromWorker::Sessions { warm, keeping };
             self.link.send(&sessions).await;
         }
+    }
+
+    async fn report_environments(&mut self) {
+        self.last_used = Instant::now();
+        let environments = self.context.environments.offered();
+        let offered = FromWorker::Environments { environments };
+        self.link.send(&offered).await;
     }
 
     async fn report_load(&mut self) {

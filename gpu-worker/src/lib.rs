@@ -40,7 +40,7 @@ use crate::{
     agent::Agent,
     context::Context,
     environments::Environments,
-    gpu::{CUDA_VISIBLE_DEVICES, GpuMode, MONITORING, Sharing},
+    gpu::{CUDA_VISIBLE_DEVICES, GpuMode, MONITORING, Reading, Sharing},
     life_end::LifeEnd,
     sandbox::{Sandbox, SandboxError},
     session::{Ground, Zygotes},
@@ -147,39 +147,16 @@ pub struct Config {
 /// # Errors
 /// If the worker cannot start, or has to stop.
 pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Result<()> {
-    let cache = ChunkDirectory::open_cache(config.cache.clone(), config.cache_limit_bytes)
-        .context("Failed to open the worker's cache")?;
+    let access = open_access(&config)?;
     mirror::remove_leftovers(&config.mirrors);
     packages::remove_leftovers(&config.mirrors);
-    let chunk_client =
-        ChunkClient::new(&config.dial).context("Failed to prepare the connection to the broker")?;
-    let chunk_client = chunk_client.with_patience(config.patience);
     let visible = std::env::var(CUDA_VISIBLE_DEVICES).ok();
     let reading = gpu::monitor(MONITORING.as_ref(), visible).await;
     let gpus = reading.borrow().clone();
     let devices = device::detect(&gpus);
     let end = config.leaves_at.map(LifeEnd::new);
-    let session_gpu_memory = gpu::session_memory(config.gpu_mode, config.gpu_memory_bytes);
-    let machine = Machine {
-        memory_bytes: host_memory::total_bytes(),
-        session_gpu_memory_bytes: session_gpu_memory.await.filter(|_| !gpus.gpus.is_empty()),
-        driver: gpus.driver,
-        labels: config.labels.clone(),
-        environments: Vec::new(),
-        leaves_at_ms: end.as_ref().map(LifeEnd::cells_end_at_ms),
-    };
-    let limits = gpu::Limits {
-        gpu_bytes: config.gpu_memory_bytes,
-        memory_bytes: config.session_memory_bytes,
-    };
-    let sharing = Sharing::open(
-        config.gpu_mode,
-        limits,
-        &reading,
-        &config.runtime_folder,
-        config.baton.as_deref(),
-    );
-    let sharing = sharing.await.context("Failed to share the GPU")?;
+    let machine = describe_machine(&config, gpus, end.as_ref()).await;
+    let sharing = share_gpus(&config, &reading).await?;
     let sandbox = open_sandbox(&config).await?;
     let slots = match config.slots {
         Some(slots) => slots.try_into().unwrap_or(Semaphore::MAX_PERMITS),
@@ -196,12 +173,7 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
     let environments = Arc::new(Environments::new(&config.environments));
     let context = Context {
         environments,
-        access: Access {
-            chunk_client,
-            cache: Arc::new(cache),
-            transport: config.transport,
-            memory_limit_bytes: config.session_memory_bytes,
-        },
+        access,
         config,
         slots,
         permits: Arc::new(Semaphore::new(slots)),
@@ -217,6 +189,49 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
         Some(failing) => Agent::run(context, (devices, machine), failing, stop).await,
         None => Ok(()),
     }
+}
+
+fn open_access(config: &Config) -> anyhow::Result<Access> {
+    let cache = ChunkDirectory::open_cache(config.cache.clone(), config.cache_limit_bytes)
+        .context("Failed to open the worker's cache")?;
+    let chunk_client =
+        ChunkClient::new(&config.dial).context("Failed to prepare the connection to the broker")?;
+    Ok(Access {
+        chunk_client: chunk_client.with_patience(config.patience),
+        cache: Arc::new(cache),
+        transport: config.transport,
+        memory_limit_bytes: config.session_memory_bytes,
+    })
+}
+
+async fn describe_machine(config: &Config, gpus: Reading, end: Option<&LifeEnd>) -> Machine {
+    let session_gpu_memory = gpu::session_memory(config.gpu_mode, config.gpu_memory_bytes);
+    Machine {
+        memory_bytes: host_memory::total_bytes(),
+        session_gpu_memory_bytes: session_gpu_memory.await.filter(|_| !gpus.gpus.is_empty()),
+        driver: gpus.driver,
+        labels: config.labels.clone(),
+        environments: Vec::new(),
+        leaves_at_ms: end.map(LifeEnd::cells_end_at_ms),
+    }
+}
+
+async fn share_gpus(
+    config: &Config,
+    reading: &watch::Receiver<Reading>,
+) -> anyhow::Result<Sharing> {
+    let limits = gpu::Limits {
+        gpu_bytes: config.gpu_memory_bytes,
+        memory_bytes: config.session_memory_bytes,
+    };
+    let sharing = Sharing::open(
+        config.gpu_mode,
+        limits,
+        reading,
+        &config.runtime_folder,
+        config.baton.as_deref(),
+    );
+    sharing.await.context("Failed to share the GPU")
 }
 
 /// Starts a sandbox for this Python, and a probe in it.

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import functools
 import os
 import pickle
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import types
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 from baton_shim.state import Budget, Refused, Snapshot, Table
 from baton_shim.state.message import Stream
 from baton_shim.virtual import SWITCH
@@ -119,14 +122,9 @@ class Pair:
         self.left: dict[str, str] = {}
         mine, theirs = socket.socketpair()
         self._socket = mine
-        inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # another torch, for example
-        path = os.pathsep.join([str(_FOLDER.parent), str(_FOLDER), *filter(None, inherited)])
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", "import harness, sys; harness.serve(int(sys.argv[1]))", str(theirs.fileno())],
-            env={**os.environ, "PYTHONPATH": path},
-            pass_fds=[theirs.fileno()],
-        )
+        socket.send_fds(zygote().control, [b"!"], [theirs.fileno(), 1, 2])
         theirs.close()
+        self.process = psutil.Process(self._call((os.getcwd(), dict(os.environ))))
 
     def local(self, code: str) -> None:
         """Runs an ordinary cell."""
@@ -217,6 +215,46 @@ class Pair:
         self.close()
 
 
+@dataclass(frozen=True)
+class Zygote:
+    """A process that has imported this module and nothing else, and forks sessions: a start takes 0.2 s longer."""
+
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+    """It ends when this is closed."""
+
+
+@functools.cache
+def zygote() -> Zygote:
+    mine, theirs = socket.socketpair()
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # another torch, for example
+    path = os.pathsep.join([str(_FOLDER.parent), str(_FOLDER), *filter(None, inherited)])
+    command = [sys.executable, "-c", "import harness, sys; harness.fork_sessions(int(sys.argv[1]))"]
+    descriptor = theirs.fileno()
+    environment = {**os.environ, "PYTHONPATH": path}
+    process = subprocess.Popen([*command, str(descriptor)], env=environment, pass_fds=[descriptor])
+    theirs.close()
+    return Zygote(process, mine)
+
+
+def fork_sessions(descriptor: int) -> None:
+    """Forks a session for each connection that arrives with its standard output and error."""
+    control = socket.socket(fileno=descriptor)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps ended children
+    while descriptors := socket.recv_fds(control, 1, 3)[1]:
+        if os.fork() == 0:
+            control.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            connection, *streams = descriptors
+            for number, stream in enumerate(streams, start=1):
+                os.dup2(stream, number)
+                os.close(stream)
+            serve(socket.socket(fileno=connection))
+            return
+        for each in descriptors:
+            os.close(each)
+
+
 def send(to: socket.socket, message: Any, descriptor: int | None = None) -> None:
     data = pickle.dumps(message)
     head = _LENGTH.pack(len(data))
@@ -241,14 +279,18 @@ def receive(source: socket.socket) -> tuple[Any, int | None]:
     return pickle.loads(data), descriptors[0] if descriptors else None
 
 
-def serve(descriptor: int) -> None:
+def serve(connection: socket.socket) -> None:
     """The session: applies a message, runs the cell, sends every name back."""
+    (folder, environment), _ = receive(connection)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    send(connection, os.getpid())
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     namespace = vars(main)
     namespace["__builtins__"] = __builtins__
     own = set(namespace)
-    connection = socket.socket(fileno=descriptor)
     table = Table(namespace)
     SWITCH.begin(session=True)
     begun, before, error = False, own, None

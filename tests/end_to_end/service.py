@@ -73,7 +73,7 @@ class Service:
         """A notebook that uses this service."""
         return new_kernel(at=self.place, folder=folder, **(self.access | environment))
 
-    # ---- starting
+    # ---- starting. Reading a log costs less than asking a broker, which would delay a slow machine.
 
     def start_broker(self, *, small_disk: bool = False, **environment: str) -> None:
         listen = self.address.partition("://")[2] or self.address
@@ -82,14 +82,15 @@ class Service:
             certificate, key = str(self._tls.certificate), str(self._tls.key)
             arguments += ["--tls-certificate", certificate, "--tls-key", key]
         self._start("broker", arguments, SHORT_GRACES | environment, on_small_disk(self.data) if small_disk else ())
-        wait_until(lambda: self.answers("/health/ready"), "the broker is ready")
+        wait_until(lambda: "listens on" in self.log("broker") and self.answers("/health/ready"), "the broker is ready")
 
     def start_worker(
         self, name: str | None = None, *, slots: int = 2, prefix: Sequence[str] = (), **environment: str
     ) -> str:
         """Returns its name, by default a new one, when it is connected. `prefix`: a command that runs it."""
         name = self.begin_worker(name, slots=slots, prefix=prefix, **environment)
-        wait_until(lambda: name in self.answers("/"), f"{name} is connected")
+        connected = f" as {name}"
+        wait_until(lambda: connected in self.log(name) and name in self.answers("/"), f"{name} is connected")
         return name
 
     def begin_worker(

@@ -132,7 +132,7 @@ impl Connections {
         self.readers.spawn(async move {
             let mut through = after;
             loop {
-                let events = match store.events(job, through).await {
+                let events = match store.events().after(job, through).await {
                     Ok(events) => events,
                     Err(error) => {
                         tracing::error!(job.id = %job, "Failed to read the events of job {job}: {error}");

@@ -31,7 +31,7 @@ pub(crate) async fn acquire(engine: &Engine) -> Result<(Loaded, HashMap<JobId, u
     engine.store.announce(&engine.address).await?;
     Ok((
         engine.store.load().await?,
-        engine.store.output_bytes().await?,
+        engine.store.events().output_bytes().await?,
     ))
 }
 

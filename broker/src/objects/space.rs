@@ -38,7 +38,7 @@ impl Space {
     /// Counts the rows again. The result may be smaller than before.
     pub(crate) async fn count(&self, store: &Store) -> Result<(), StoreError> {
         let ended_before = self.used().ended;
-        let counted = store.bytes_of_objects().await?;
+        let counted = store.objects().bytes().await?;
         let mut used = self.used();
         // The rows of reservations that ended meanwhile may or may not be in the count.
         used.counted = counted + (used.ended - ended_before);

@@ -1,123 +1,201 @@
-//! What the runner knows about each pool and about each worker that was requested.
+//! What the runner knows about one pool and its workers.
 
-use super::{PoolSettings, command::JobState, offers::Lacking};
-use crate::{clock::unix_ms, words};
-use baton_broker_store::{PoolRow, PoolWorkerRow};
-use baton_protocol::{
-    EnvironmentState,
-    api::{Pool, PoolWorker, PoolWorkerState},
-    proxy::Estimate,
-};
+use super::{PoolSettings, asked::Asked, life::Life, offers::Lacking};
+use crate::{clock::unix_ms, people::hash_of};
+use baton_broker_queue::pools::{PoolState, SeenWorker};
+use baton_broker_store::{PoolRow, PoolWorkerRow, Store, StoreError};
+use baton_protocol::{EnvironmentState, api::Pool, proxy::Estimate};
 use baton_scheduling::{
     pools::{self, Kind, Present, Terms},
     queue::Offer,
 };
-use std::time::Duration;
-use tokio::time::Instant;
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-/// Limits the rows of workers that join external pools and die.
-const MOST_LIVES: usize = 16;
-
-/// One worker of a pool, from its request to its end. Only `row` outlives the broker.
-pub(super) struct Life {
-    pub(super) row: PoolWorkerRow,
-    pub(super) state: JobState,
-    pub(super) checked: Option<Instant>,
-    /// Since when the worker has been missing: its job runs, but it is not connected.
-    pub(super) missing_since: Option<Instant>,
-    /// It was connected and has been missing for so long that another worker may replace it.
-    pub(super) lost: bool,
-    pub(super) failing: Option<(Instant, String)>,
-    /// Whether its failure has been counted for the pool.
-    pub(super) failure_counted: bool,
-    pub(super) draining: bool,
-    pub(super) connected: bool,
-    pub(super) expected_ms: Option<i64>,
-}
-
+/// One pool, with its records in the store.
 pub(super) struct Known {
+    pub(super) settings: Arc<PoolSettings>,
+    store: Store,
     pub(super) row: PoolRow,
     pub(super) lives: Vec<Life>,
     /// How long the last starts took.
-    pub(super) starts_ms: Vec<u64>,
+    starts_ms: Vec<u64>,
     pub(super) wanted: u32,
-    /// For external pools: since when each worker is wanted that has not joined.
-    pub(super) asked_ms: Vec<i64>,
-    /// Why the wanted workers may never start.
-    pub(super) late: Option<String>,
-    pub(super) lacking: Lacking,
+    /// Only of external pools.
+    pub(super) asked: Asked,
+    lacking: Lacking,
 }
 
 /// Whether too many starts in a row have failed.
-pub(super) fn is_paused(row: &PoolRow) -> bool {
+fn is_paused(row: &PoolRow) -> bool {
     row.failures >= pools::MOST_FAILURES
 }
 
-impl Life {
-    pub(super) fn new(row: PoolWorkerRow) -> Self {
-        Self {
-            row,
-            state: JobState::Unknown,
-            checked: None,
-            missing_since: None,
-            lost: false,
-            failing: None,
-            failure_counted: false,
-            draining: false,
-            connected: false,
-            expected_ms: None,
-        }
-    }
-
-    /// Records when the worker first connected. Returns how long its start took, if this is the first time.
-    pub(super) fn comes(&mut self, settings: &PoolSettings, at_ms: i64) -> Option<u64> {
-        if self.row.connected_ms.is_some() {
-            return None;
-        }
-        self.row.connected_ms = Some(at_ms);
-        let took_ms = (at_ms - self.row.submitted_ms).max(0).unsigned_abs();
-        tracing::info!(
-            "{} of pool {} connected after {}",
-            self.row.name,
-            settings.name,
-            words::span(took_ms)
-        );
-        Some(took_ms)
-    }
-
-    /// Whether it has been missing for at least this time.
-    pub(super) fn is_late(&mut self, limit: Duration) -> bool {
-        let since = *self.missing_since.get_or_insert_with(Instant::now);
-        since.elapsed() >= limit
-    }
-
-    /// Whether it has never connected. A job that the batch system restarts does not count: earlier
-    /// starts do not show how long a restart takes.
-    pub(super) fn is_pending(&self) -> bool {
-        self.row.connected_ms.is_none()
-    }
-
-    /// Whether it can take cells, or has been missing only for a short time.
-    pub(super) fn is_up(&self) -> bool {
-        let is_missed = self.row.connected_ms.is_some() && self.state != JobState::Pending;
-        !self.draining && (self.connected || is_missed && !self.lost)
-    }
-
-    pub(super) fn shown_state(&self) -> PoolWorkerState {
-        match self.state {
-            _ if self.draining => PoolWorkerState::Leaving,
-            _ if self.connected => PoolWorkerState::Connected,
-            JobState::Pending => PoolWorkerState::Queued,
-            _ if self.row.connected_ms.is_some() => PoolWorkerState::Disconnected,
-            _ => PoolWorkerState::Starting,
-        }
-    }
-}
-
 impl Known {
+    /// `rows` and `workers` are those of all pools.
+    pub(super) fn new(
+        settings: &Arc<PoolSettings>,
+        store: &Store,
+        rows: &[PoolRow],
+        workers: &[PoolWorkerRow],
+    ) -> Self {
+        let row = rows.iter().find(|row| row.name == settings.name).cloned();
+        let mut row = row.unwrap_or_else(|| PoolRow {
+            name: settings.name.clone(),
+            failures: 0,
+            words: None,
+            offer: None,
+            settings: String::new(),
+            slots: 1,
+        });
+        let digest = hash_of(&format!("{settings:?}"));
+        if row.settings != digest {
+            row.offer = None;
+            row.settings = digest;
+        }
+        let workers = workers.iter().filter(|row| row.pool == settings.name);
+        let took = |row: &PoolWorkerRow| u64::try_from(row.connected_ms? - row.submitted_ms).ok();
+        Self {
+            settings: Arc::clone(settings),
+            store: store.clone(),
+            row,
+            starts_ms: workers.clone().filter_map(took).collect(),
+            lives: workers
+                .filter(|row| row.ended_ms.is_none())
+                .cloned()
+                .map(Life::new)
+                .collect(),
+            wanted: 0,
+            asked: Asked::default(),
+            lacking: Lacking::default(),
+        }
+    }
+
+    /// Records which workers are connected. Returns those that have failed to start sessions for too
+    /// long, and why.
+    pub(super) async fn see(
+        &mut self,
+        seen: &HashMap<String, SeenWorker>,
+        lost_after: Duration,
+        failing_limit: Duration,
+    ) -> Result<Vec<(String, String)>, StoreError> {
+        let mut failed = Vec::new();
+        for life in &mut self.lives {
+            let worker = seen.get(&life.row.name);
+            life.see(worker, lost_after);
+            let Some(worker) = worker else { continue };
+            if let Some(took_ms) = life.comes(worker.connected_ms) {
+                self.starts_ms.push(took_ms);
+                self.lacking.comes();
+            }
+            if learn(&mut self.row, worker) {
+                self.store.pools().keep(&self.row).await?;
+            }
+            let why = life.count_failure(failing_limit);
+            failed.extend(why.map(|why| (life.row.name.clone(), why)));
+        }
+        Ok(failed)
+    }
+
+    /// Records whether a worker has connected and left between two rounds.
+    pub(super) async fn see_past(&mut self, name: &str) -> Result<(), StoreError> {
+        let Some(life) = self.lives.iter_mut().find(|life| life.row.name == name) else {
+            return Ok(());
+        };
+        if life.is_pending()
+            && let Some(at_ms) = self.store.pools().worker_connected_ms(name).await?
+        {
+            self.starts_ms.extend(life.comes(at_ms));
+        }
+        Ok(())
+    }
+
+    /// Adds a worker, which must have a name that no worker has had.
+    pub(super) async fn add(&mut self, row: PoolWorkerRow) -> Result<(), StoreError> {
+        self.store.pools().keep_worker(&row).await?;
+        self.lives.push(Life::new(row));
+        Ok(())
+    }
+
+    /// Records the job of a worker in the batch system.
+    pub(super) async fn set_job(&mut self, name: &str, job: String) -> Result<(), StoreError> {
+        if let Some(life) = self.life(name) {
+            life.row.job = Some(job);
+            let row = life.row.clone();
+            self.store.pools().keep_worker(&row).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends a life: its token becomes invalid. `failed` says why the worker never connected or
+    /// could not work.
+    pub(super) async fn end(
+        &mut self,
+        name: &str,
+        failed: Option<String>,
+    ) -> Result<(), StoreError> {
+        let Some(number) = self.lives.iter().position(|life| life.row.name == name) else {
+            return Ok(());
+        };
+        let mut row = self.lives[number].row.clone();
+        row.ended_ms = Some(unix_ms());
+        self.store.pools().keep_worker(&row).await?;
+        self.lives.remove(number);
+        match failed {
+            Some(why) => self.fail(why).await,
+            None => {
+                tracing::info!("{name} of pool {} has left", self.settings.name);
+                Ok(())
+            }
+        }
+    }
+
+    /// Counts a failure of a worker.
+    pub(super) async fn fail(&mut self, why: String) -> Result<(), StoreError> {
+        let (was_paused, pool) = (self.is_paused(), &self.settings.name);
+        self.row.failures = self.row.failures.saturating_add(1);
+        tracing::warn!("A worker of pool {pool} failed: {why}");
+        self.row.words = Some(why);
+        if self.is_paused() && !was_paused {
+            tracing::error!(
+                "Pool {pool} is paused after {} failures in a row. `baton pools resume {pool}` starts it again",
+                self.row.failures,
+            );
+        }
+        self.store.pools().keep(&self.row).await
+    }
+
+    /// Forgets its failures, and what its last worker offered.
+    pub(super) async fn resume(&mut self) -> Result<(), StoreError> {
+        self.row.failures = 0;
+        self.row.words = None;
+        self.row.offer = None;
+        self.lacking = Lacking::default();
+        self.store.pools().keep(&self.row).await
+    }
+
+    /// Whether too many starts in a row have failed.
+    pub(super) fn is_paused(&self) -> bool {
+        is_paused(&self.row)
+    }
+
+    pub(super) fn life(&mut self, name: &str) -> Option<&mut Life> {
+        self.lives.iter_mut().find(|life| life.row.name == name)
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        let names = self.lives.iter().map(|life| life.row.name.clone());
+        names.collect()
+    }
+
+    /// A name that no worker has had.
+    pub(super) fn new_name(&self) -> String {
+        let number = uuid::Uuid::new_v4().simple().to_string();
+        format!("{}-{}", self.settings.name, &number[..8])
+    }
+
     pub(super) fn pending(&self) -> u32 {
         let joining = self.lives.iter().filter(|life| life.is_pending());
-        small(joining.count() + self.asked_ms.len())
+        small(joining.count() + self.asked.count())
     }
 
     /// Connected workers that take no more cells but still occupy their machines.
@@ -127,15 +205,15 @@ impl Known {
     }
 
     /// How long a worker may be idle before it leaves.
-    pub(super) fn idle_ms(&self, settings: &PoolSettings) -> Option<u64> {
+    pub(super) fn idle_ms(&self) -> Option<u64> {
         let usual = self.usual().map(|usual| usual.middle_ms);
-        Some(pools::idle_ms(settings.idle_ms?, usual))
+        Some(pools::idle_ms(self.settings.idle_ms?, usual))
     }
 
     /// Whether the next worker stays when it is idle.
-    pub(super) fn keeps_the_next(&self, settings: &PoolSettings) -> bool {
+    pub(super) fn keeps_the_next(&self) -> bool {
         let kept = self.lives.iter().filter(|life| life.row.kept).count();
-        kept < settings.terms.min as usize
+        kept < self.settings.terms.min as usize
     }
 
     pub(super) fn up(&self) -> u32 {
@@ -143,7 +221,7 @@ impl Known {
     }
 
     /// Whether the next worker is expected to have the labels and environments of the last one.
-    pub(super) fn offer_is_current(&self) -> bool {
+    fn offer_is_current(&self) -> bool {
         self.up() > 0 || self.lacking.is_paused()
     }
 
@@ -161,12 +239,6 @@ impl Known {
         }
     }
 
-    /// Forgets what the last worker offered, for settings or machines that have changed since.
-    pub(super) fn forget_offer(&mut self) {
-        self.row.offer = None;
-        self.lacking = Lacking::default();
-    }
-
     pub(super) fn present(&self, running: u32) -> Present {
         Present {
             running,
@@ -178,109 +250,106 @@ impl Known {
     }
 
     /// How many workers lessons may count on.
-    pub(super) fn terms_for_lessons(&self, settings: &PoolSettings) -> Terms {
-        match is_paused(&self.row) {
-            true => settings.terms.while_paused(self.up()),
-            false => settings.terms,
+    pub(super) fn terms_for_lessons(&self) -> Terms {
+        match self.is_paused() {
+            true => self.settings.terms.while_paused(self.up()),
+            false => self.settings.terms,
         }
     }
 
-    pub(super) fn kind(&self, settings: &PoolSettings) -> Kind {
+    pub(super) fn kind(&self) -> Kind {
         Kind {
             slots: self.row.slots,
-            start_ms: self.start_ms(settings.start_limit),
+            start_ms: self.start_ms(),
         }
     }
 
     /// How long most starts take at most. If none is known, the limit for a start.
-    fn start_ms(&self, limit: Duration) -> i64 {
+    fn start_ms(&self) -> i64 {
+        let limit = self.settings.start_limit;
         let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         let start_ms = self.usual().map_or(limit_ms, |usual| usual.upper_ms);
         i64::try_from(start_ms).unwrap_or(i64::MAX)
     }
 
-    /// How long a start takes: the median of the known ones, and a range for four of five.
-    pub(super) fn usual(&self) -> Option<Estimate> {
-        let mut sorted = self.starts_ms.clone();
-        sorted.sort_unstable();
-        let last = sorted.len().checked_sub(1)?;
-        let at = |tenths: usize| sorted[last * tenths / 10];
-        Some(Estimate {
-            lower_ms: at(1),
-            middle_ms: at(5),
-            upper_ms: sorted[(last * 9).div_ceil(10)],
-        })
+    /// How long a start takes.
+    fn usual(&self) -> Option<Estimate> {
+        usual(&self.starts_ms)
     }
 
-    pub(super) fn shown(&self, settings: &PoolSettings) -> Pool {
-        let workers = self.lives.iter().map(|life| PoolWorker {
-            name: life.row.name.clone(),
-            job: life.row.job.clone(),
-            state: life.shown_state(),
-            submitted_ms: life.row.submitted_ms,
-            expected_ms: life.expected_ms,
-        });
+    /// What the engine must know of it.
+    pub(super) fn state(&self) -> PoolState {
+        let settings = &self.settings;
+        PoolState {
+            name: settings.name.clone(),
+            workers: self.names(),
+            offer: self.row.offer.clone().map(Arc::new),
+            offer_is_current: self.offer_is_current(),
+            declared: Arc::clone(&settings.offers),
+            walltime_ms: settings.walltime.map_or(u64::MAX, |walltime| {
+                u64::try_from(walltime.as_millis()).unwrap_or(u64::MAX)
+            }),
+            target_wait_ms: settings.terms.target_wait_ms,
+            ahead_ms: pools::ahead_ms(settings.terms.max, &self.kind()),
+            can_start: !self.present(0).is_paused(),
+            pending: self.pending(),
+            slots: self.row.slots,
+            usual: self.usual(),
+            expected_ms: self.lives.iter().filter_map(|life| life.expected_ms).min(),
+        }
+    }
+
+    pub(super) fn shown(&self) -> Pool {
         Pool {
-            pool: settings.name.clone(),
-            min: settings.terms.min,
-            max: settings.terms.max,
+            pool: self.settings.name.clone(),
+            min: self.settings.terms.min,
+            max: self.settings.terms.max,
             slots: self.row.slots,
             wanted: self.wanted,
             up: self.up(),
             pending: self.pending(),
             leaving: self.leaving(),
             failures: self.row.failures,
-            paused: is_paused(&self.row),
-            last_failure: self.row.words.clone().or_else(|| self.late.clone()),
+            paused: self.is_paused(),
+            last_failure: self.row.words.clone().or_else(|| self.asked.late()),
             start: self.usual(),
-            workers: workers.collect(),
+            workers: self.lives.iter().map(Life::shown).collect(),
         }
-    }
-
-    /// For external pools: records how many workers are missing, and since when.
-    pub(super) fn ask(&mut self, settings: &PoolSettings, wanted: u32) {
-        let up = self.up();
-        self.wanted = match is_paused(&self.row) {
-            true => wanted.min(up),
-            false => wanted,
-        };
-        let joining = self.lives.iter().filter(|life| life.is_pending()).count();
-        let missing = self.wanted.saturating_sub(up) as usize;
-        let now_ms = unix_ms();
-        self.asked_ms
-            .resize(missing.saturating_sub(joining), now_ms);
-        let limit_ms = i64::try_from(settings.start_limit.as_millis()).unwrap_or(i64::MAX);
-        let since = self.asked_ms.first();
-        let is_late = since.is_some_and(|since| now_ms.saturating_sub(*since) >= limit_ms);
-        if !is_late {
-            self.late = None;
-        } else if self.late.is_none() {
-            let why = format!(
-                "A worker has been needed for {}, but none has joined: check what starts them",
-                words::span(limit_ms.unsigned_abs())
-            );
-            tracing::warn!("Pool {}: {why}", settings.name);
-            self.late = Some(why);
-        }
-    }
-
-    /// Whether an external pool has all of its workers. Those that are gone or leaving do not count, so others may replace them.
-    pub(super) fn is_full(&self, settings: &PoolSettings) -> bool {
-        let most = settings.terms.max as usize;
-        let is_there = |life: &&Life| {
-            let is_here = life.connected || life.row.connected_ms.is_none();
-            is_here && !life.draining && !life.failure_counted
-        };
-        self.lives.iter().filter(is_there).count() >= most
-            || self.lives.len() >= most.saturating_mul(4).saturating_add(MOST_LIVES)
     }
 }
 
+/// Records what a worker offers, and that the pool works again. Returns whether the row has changed.
+fn learn(row: &mut PoolRow, worker: &SeenWorker) -> bool {
+    let offer = without_end(&worker.offer);
+    let is_new = row.offer.as_ref() != Some(&offer) || row.slots != worker.slots;
+    let recovered = worker.failing.is_none() && row.failures > 0 && !is_paused(row);
+    row.offer = Some(offer);
+    row.slots = worker.slots;
+    if recovered {
+        row.failures = 0;
+        row.words = None;
+    }
+    is_new || recovered
+}
+
 /// Removes the time at which this worker leaves, which is not a property of the pool.
-pub(super) fn without_end(offer: &Offer) -> Offer {
+fn without_end(offer: &Offer) -> Offer {
     let mut offer = offer.clone();
     offer.machine.leaves_at_ms = None;
     offer
+}
+
+/// The median, and a range for four of five.
+fn usual(starts_ms: &[u64]) -> Option<Estimate> {
+    let mut sorted = starts_ms.to_vec();
+    sorted.sort_unstable();
+    let last = sorted.len().checked_sub(1)?;
+    let at = |tenths: usize| sorted[last * tenths / 10];
+    Some(Estimate {
+        lower_ms: at(1),
+        middle_ms: at(5),
+        upper_ms: sorted[(last * 9).div_ceil(10)],
+    })
 }
 
 fn small(count: usize) -> u32 {
@@ -289,26 +358,8 @@ fn small(count: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Known, Lacking, PoolRow};
-
     fn usual(starts_ms: &[u64]) -> Option<(u64, u64, u64)> {
-        let pool = Known {
-            row: PoolRow {
-                name: "slurm".to_owned(),
-                failures: 0,
-                words: None,
-                offer: None,
-                settings: String::new(),
-                slots: 1,
-            },
-            lives: Vec::new(),
-            starts_ms: starts_ms.to_vec(),
-            wanted: 0,
-            asked_ms: Vec::new(),
-            late: None,
-            lacking: Lacking::default(),
-        };
-        let usual = pool.usual()?;
+        let usual = super::usual(starts_ms)?;
         Some((usual.lower_ms, usual.middle_ms, usual.upper_ms))
     }
 

@@ -1,33 +1,31 @@
 //! The task that runs all pools.
 
 use super::{
-    Commands, PoolSettings, Provider, Request,
-    known::{Known, Life, is_paused},
+    PoolSettings, Provider, Request, batch,
+    batch_system::BatchSystem,
+    external,
+    known::Known,
     lessons::{self, Lessons},
-    offers::Lacking,
-    orders,
 };
 use crate::{
     clock::unix_ms,
     engine::{Event, Leadership},
-    people::hash_of,
 };
-use baton_broker_queue::pools::{PoolLook, PoolState, PoolsPresent};
-use baton_broker_store::{PoolRow, PoolWorkerRow, Store, StoreError};
+use baton_broker_queue::{
+    NotDone,
+    pools::{PoolLook, PoolsPresent, SeenWorker},
+};
+use baton_broker_store::{Store, StoreError};
 use baton_protocol::api::{Pool, PoolTest};
 use baton_scheduling::pools::{self, Floor, Terms};
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::MissedTickBehavior,
 };
 
 pub(crate) struct Runner {
-    pub(crate) settings: Vec<PoolSettings>,
+    pub(crate) settings: Vec<Arc<PoolSettings>>,
     pub(crate) store: Store,
     pub(crate) inbox: mpsc::Sender<Event>,
     pub(crate) leadership: watch::Receiver<Leadership>,
@@ -89,7 +87,7 @@ impl Runner {
                 pool.see_lacking(*lacks);
             }
             self.see(&mut pools, &present.workers).await?;
-            self.check_jobs(&mut pools).await?;
+            self.check(&mut pools).await?;
             self.floors = self.floors(&pools, &present).await?;
             self.start(&mut pools, &present).await?;
             self.publish(&pools);
@@ -99,74 +97,63 @@ impl Runner {
     }
 
     async fn load(&self) -> Result<Vec<Known>, StoreError> {
-        let (rows, workers) = self.store.pools().await?;
-        let pools: Vec<Known> = self
-            .settings
-            .iter()
-            .map(|settings| {
-                let row = rows.iter().find(|row| row.name == settings.name).cloned();
-                let of_pool = workers.iter().filter(|row| row.pool == settings.name);
-                let took = |row: &&PoolWorkerRow| {
-                    let took = row.connected_ms? - row.submitted_ms;
-                    u64::try_from(took).ok()
-                };
-                let digest = hash_of(&format!("{settings:?}"));
-                let mut row = row.unwrap_or_else(|| PoolRow {
-                    name: settings.name.clone(),
-                    failures: 0,
-                    words: None,
-                    offer: None,
-                    settings: String::new(),
-                    slots: 1,
-                });
-                if row.settings != digest {
-                    row.offer = None;
-                    row.settings = digest;
+        let (rows, workers) = self.store.pools().all().await?;
+        let settings = self.settings.iter();
+        Ok(settings
+            .map(|settings| Known::new(settings, &self.store, &rows, &workers))
+            .collect())
+    }
+
+    /// `None` for an external pool.
+    fn batch_system<'runner>(
+        &'runner self,
+        settings: &'runner PoolSettings,
+    ) -> Option<BatchSystem<'runner>> {
+        match &settings.provider {
+            Provider::Command(commands) => Some(BatchSystem::new(
+                commands,
+                &self.address,
+                &self.token_folder,
+            )),
+            Provider::External(_) => None,
+        }
+    }
+
+    /// Records which workers are connected, and replaces those that fail.
+    async fn see(
+        &self,
+        pools: &mut [Known],
+        seen: &HashMap<String, SeenWorker>,
+    ) -> Result<(), StoreError> {
+        for (settings, pool) in self.settings.iter().zip(pools) {
+            let failed = pool.see(seen, self.lost_after, self.failing_limit).await?;
+            for (name, why) in failed {
+                match self.batch_system(settings) {
+                    Some(system) => batch::cancel(system, pool, &name, why).await?,
+                    // The broker cannot end it. It leaves when it is idle, and another worker
+                    // replaces it until then.
+                    None => pool.fail(why).await?,
                 }
-                Known {
-                    row,
-                    starts_ms: of_pool.clone().filter_map(|row| took(&row)).collect(),
-                    lives: of_pool
-                        .filter(|row| row.ended_ms.is_none())
-                        .cloned()
-                        .map(Life::new)
-                        .collect(),
-                    wanted: 0,
-                    asked_ms: Vec::new(),
-                    late: None,
-                    lacking: Lacking::default(),
-                }
-            })
-            .collect();
-        Ok(pools)
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the workers that are not connected, and ends the lives of those that are gone.
+    async fn check(&self, pools: &mut [Known]) -> Result<(), StoreError> {
+        for (settings, pool) in self.settings.iter().zip(pools) {
+            match self.batch_system(settings) {
+                Some(system) => batch::check(system, pool).await?,
+                None => external::check(pool).await?,
+            }
+        }
+        Ok(())
     }
 
     /// Returns `None` while the engine loads its state.
     async fn look(&self, pools: &[Known]) -> Option<PoolsPresent> {
-        let settings = self.settings.iter();
-        let states = settings.zip(pools).map(|(settings, pool)| PoolState {
-            name: settings.name.clone(),
-            workers: pool
-                .lives
-                .iter()
-                .map(|life| life.row.name.clone())
-                .collect(),
-            offer: pool.row.offer.clone().map(Arc::new),
-            offer_is_current: pool.offer_is_current(),
-            declared: Arc::clone(&settings.offers),
-            walltime_ms: settings.walltime.map_or(u64::MAX, |walltime| {
-                u64::try_from(walltime.as_millis()).unwrap_or(u64::MAX)
-            }),
-            target_wait_ms: settings.terms.target_wait_ms,
-            ahead_ms: pools::ahead_ms(settings.terms.max, &pool.kind(settings)),
-            can_start: !pool.present(0).is_paused(),
-            pending: pool.pending(),
-            slots: pool.row.slots,
-            usual: pool.usual(),
-            expected_ms: pool.lives.iter().filter_map(|life| life.expected_ms).min(),
-        });
         let look = PoolLook {
-            pools: states.collect(),
+            pools: pools.iter().map(Known::state).collect(),
             stays: lessons::stays(pools, &self.floors),
         };
         let (question, answer) = oneshot::channel();
@@ -185,91 +172,76 @@ impl Runner {
             .lessons
             .needed(&self.store, &coming.lessons, &terms, now_ms)
             .await?;
-        let kinds = self.settings.iter().zip(pools);
+        let kinds = pools.iter();
         let kinds: Vec<_> = kinds
-            .map(|(settings, pool)| (pool.terms_for_lessons(settings), pool.kind(settings)))
+            .map(|pool| (pool.terms_for_lessons(), pool.kind()))
             .collect();
         Ok(pools::floors(&lessons, &kinds, coming.other_slots, now_ms))
     }
 
     async fn start(&self, pools: &mut [Known], present: &PoolsPresent) -> Result<(), StoreError> {
-        let terms_and_present: Vec<_> = self
-            .settings
+        let terms_and_present: Vec<_> = pools
             .iter()
-            .zip(&*pools)
             .zip(&present.running)
             .zip(&self.floors)
-            .map(|(((settings, pool), running), floor)| {
-                let min = settings.terms.min.max(floor.workers);
+            .map(|((pool, running), floor)| {
+                let min = pool.settings.terms.min.max(floor.workers);
                 let terms = Terms {
                     min,
-                    ..settings.terms
+                    ..pool.settings.terms
                 };
                 (terms, pool.present(*running))
             })
             .collect();
         let demands = pools::demands(&present.waiting, &terms_and_present);
-        for (number, (terms, present)) in terms_and_present.iter().enumerate() {
-            let (settings, pool) = (&self.settings[number], &mut pools[number]);
-            let wanted = pools::wanted(terms, &demands[number], present);
-            let Provider::Command(commands) = &settings.provider else {
-                pool.ask(settings, wanted);
-                continue;
-            };
-            pool.wanted = wanted;
-            for _ in 0..pools::to_start(terms, &demands[number], present) {
-                self.submit(settings, commands, pool).await?;
-                if is_paused(&pool.row) {
-                    break;
+        let needed = terms_and_present.iter().zip(&demands);
+        for ((settings, pool), ((terms, present), demand)) in
+            self.settings.iter().zip(pools).zip(needed)
+        {
+            let wanted = pools::wanted(terms, demand, present);
+            match self.batch_system(settings) {
+                Some(system) => {
+                    pool.wanted = wanted;
+                    let count = pools::to_start(terms, demand, present);
+                    batch::start(system, pool, count).await?;
                 }
+                None => external::ask(pool, wanted),
             }
         }
         Ok(())
     }
 
     async fn answer(&self, pools: &mut [Known], request: Request) -> Result<(), StoreError> {
-        let number = |name: &str| self.settings.iter().position(|pool| pool.name == name);
+        let mut settings_and_pools = self.settings.iter().zip(pools);
+        let mut named = |name: &str| settings_and_pools.find(|(pool, _)| pool.name == name);
+        // The callers may be gone.
         match request {
             Request::Resume(name, answer) => {
-                let resumed = match number(&name) {
-                    Some(number) => {
-                        let pool = &mut pools[number];
-                        pool.row.failures = 0;
-                        pool.row.words = None;
-                        pool.forget_offer();
-                        self.store.keep_pool(&pool.row).await?;
-                        Some(pool.shown(&self.settings[number]))
+                let resumed = match named(&name) {
+                    Some((_, pool)) => {
+                        pool.resume().await?;
+                        Some(pool.shown())
                     }
                     None => None,
                 };
-                // The caller may be gone.
                 drop(answer.send(resumed));
             }
             Request::Test(name, answer) => {
-                let test = number(&name);
-                let test = test.map(|number| {
-                    let (settings, pool) = (&self.settings[number], &pools[number]);
-                    match &settings.provider {
-                        Provider::Command(commands) => orders::test(
-                            &self.address,
-                            self.folder(commands),
-                            (settings, commands),
-                            pool,
-                        ),
-                        Provider::External(_) => PoolTest {
-                            pool: name,
-                            commands: Vec::new(),
-                        },
-                    }
+                let test = named(&name).map(|(settings, pool)| match self.batch_system(settings) {
+                    Some(system) => system.test(pool),
+                    None => PoolTest {
+                        pool: name,
+                        commands: Vec::new(),
+                    },
                 });
                 drop(answer.send(test));
             }
             Request::Join(name, join, answer) => {
-                let joined = match number(&name) {
-                    Some(number) => {
-                        let (settings, pool) = (&self.settings[number], &mut pools[number]);
-                        Some(self.join(settings, pool, join).await?)
+                let joined = match named(&name) {
+                    Some((settings, _)) if self.batch_system(settings).is_some() => {
+                        Some(Err(NotDone::NotExternal(name)))
                     }
+                    Some((_, pool)) => Some(external::join(pool, join).await?),
                     None => None,
                 };
                 drop(answer.send(joined));
@@ -278,13 +250,8 @@ impl Runner {
         Ok(())
     }
 
-    pub(super) fn folder<'runner>(&'runner self, commands: &'runner Commands) -> &'runner Path {
-        commands.token_folder.as_ref().unwrap_or(&self.token_folder)
-    }
-
     fn publish(&self, pools: &[Known]) {
-        let pools = self.settings.iter().zip(pools);
-        let shown: Vec<Pool> = pools.map(|(settings, pool)| pool.shown(settings)).collect();
+        let shown: Vec<Pool> = pools.iter().map(Known::shown).collect();
         self.status.send_if_modified(|known| {
             let changed = **known != shown;
             if changed {

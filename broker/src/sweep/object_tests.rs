@@ -27,17 +27,24 @@ impl Place {
         let account = account(person);
         let new = row(text);
         self.store
-            .expect_objects(&account, std::slice::from_ref(&new), at_ms)
+            .objects()
+            .allow_upload(&account, std::slice::from_ref(&new), at_ms)
             .await
             .unwrap();
         // It may already have a key.
-        let own = self.store.own_objects(&account, &[new.hash]).await.unwrap();
+        let own = self
+            .store
+            .objects()
+            .own(&account, &[new.hash])
+            .await
+            .unwrap();
         let row = own[&new.hash].0.clone();
         let rows = std::slice::from_ref(&row);
         let grant = self.objects.upload_grant(&row).await.unwrap();
         upload(&grant, Bytes::from_static(text.as_bytes())).await;
         self.store
-            .confirm_objects(&account, rows, at_ms)
+            .objects()
+            .confirm(&account, rows, at_ms)
             .await
             .unwrap();
         row
@@ -128,7 +135,12 @@ async fn an_upload_of_another_length_than_its_grants_is_deleted() {
     };
     let ada = account("ada");
     let rows = ["right", "longer", "never"].map(row);
-    place.store.expect_objects(&ada, &rows, 0).await.unwrap();
+    place
+        .store
+        .objects()
+        .allow_upload(&ada, &rows, 0)
+        .await
+        .unwrap();
     let [right, longer, _] = &rows;
     for (row, bytes) in [(right, 5), (longer, 3 << 20)] {
         let grant = place.objects.upload_grant(row).await.unwrap();
@@ -139,8 +151,8 @@ async fn an_upload_of_another_length_than_its_grants_is_deleted() {
     assert!(place.is_there(right).await && !place.is_there(longer).await);
     assert_eq!(check().await.unwrap(), 0);
     // It still counts until its row is deleted.
-    assert_eq!(place.store.pending_of("ada").await.unwrap(), 3);
-    assert_eq!(place.store.pending_of("bob").await.unwrap(), 0);
+    assert_eq!(place.store.objects().pending_of("ada").await.unwrap(), 3);
+    assert_eq!(place.store.objects().pending_of("bob").await.unwrap(), 0);
     let mut adopted = true;
     let chunks = ChunkStore::Objects(Arc::clone(&place.objects));
     let grant = place.objects.upload_grant(longer).await.unwrap();
@@ -148,7 +160,7 @@ async fn an_upload_of_another_length_than_its_grants_is_deleted() {
     round(&place.store, &chunks, TERMS, &mut adopted, MINUTE).await;
     assert!(!place.is_there(longer).await);
     assert_eq!(place.sweep(11 * MINUTE).await, 3);
-    assert_eq!(place.store.pending_of("ada").await.unwrap(), 0);
+    assert_eq!(place.store.objects().pending_of("ada").await.unwrap(), 0);
     assert!(!place.is_there(right).await);
 }
 
@@ -169,33 +181,34 @@ async fn check_states(place: &Place) {
             body: Vec::new(),
             chunks: vec![kept.hash],
         };
-        place.store.save_state(&eve, &state).await.unwrap();
+        place.store.states().save(&eve, &state).await.unwrap();
     };
     save("one").await;
     assert_eq!(place.sweep(60 * MINUTE).await, 0);
     assert!(place.is_there(&kept).await);
-    place.store.drop_object(&kept).await.unwrap();
+    place.store.objects().mark_missing(&kept).await.unwrap();
     let hashes = [kept.hash];
-    let held = place.store.held_objects(&eve, &hashes).await;
+    let held = place.store.objects().held(&eve, &hashes).await;
     assert!(held.unwrap().is_empty());
     place.objects.delete(vec![kept.clone()]).await;
     let again = place.has("eve", "kept", 60 * MINUTE).await;
     assert_eq!(again, kept);
     save("two").await;
-    assert!(place.store.delete_state(&eve, "one").await.unwrap());
+    assert!(place.store.states().delete(&eve, "one").await.unwrap());
     assert_eq!(place.sweep(120 * MINUTE).await, 0);
     assert!(place.is_there(&again).await);
-    assert!(place.store.delete_state(&eve, "two").await.unwrap());
+    assert!(place.store.states().delete(&eve, "two").await.unwrap());
     assert_eq!(place.sweep(180 * MINUTE).await, 1);
     assert!(!place.is_there(&again).await);
 
     // Only the course held this public chunk, and a course cannot upload, so the row is deleted.
     let course = account("");
     let lost = place.has("", "lost", 0).await;
-    place.store.drop_object(&lost).await.unwrap();
+    place.store.objects().mark_missing(&lost).await.unwrap();
     let own = place
         .store
-        .own_objects(&course, &[lost.hash])
+        .objects()
+        .own(&course, &[lost.hash])
         .await
         .unwrap();
     assert!(own.is_empty());
@@ -211,7 +224,8 @@ async fn check(place: &Place) {
     let (course, ada) = (account(""), account("ada"));
     let sharing = place
         .store
-        .share_objects(&course, &ada, &hashes, 8 * MINUTE);
+        .objects()
+        .share(&course, &ada, &hashes, 8 * MINUTE);
     sharing.await.unwrap();
     // An object that the person may upload themselves stays theirs.
     let other = ObjectRow {
@@ -221,22 +235,24 @@ async fn check(place: &Place) {
     let bob = account("bob");
     let expecting = place
         .store
-        .expect_objects(&bob, std::slice::from_ref(&other), 0);
+        .objects()
+        .allow_upload(&bob, std::slice::from_ref(&other), 0);
     expecting.await.unwrap();
-    let sharing = place.store.share_objects(&course, &bob, &hashes, 0);
+    let sharing = place.store.objects().share(&course, &bob, &hashes, 0);
     sharing.await.unwrap();
-    let own = place.store.own_objects(&bob, &hashes).await.unwrap();
+    let own = place.store.objects().own(&bob, &hashes).await.unwrap();
     assert_eq!(own[&public.hash], (other, false));
-    let held = place.store.held_objects(&bob, &hashes).await.unwrap();
+    let held = place.store.objects().held(&bob, &hashes).await.unwrap();
     assert_eq!(held[&public.hash], public);
     // This one may be uploaded, but never is.
     let never = row("never");
     let expecting = place
         .store
-        .expect_objects(&ada, std::slice::from_ref(&never), 0);
+        .objects()
+        .allow_upload(&ada, std::slice::from_ref(&never), 0);
     expecting.await.unwrap();
     assert_eq!(
-        place.store.bytes_of_objects().await.unwrap(),
+        place.store.objects().bytes().await.unwrap(),
         3 + 3 + 6 + 6 + 5
     );
 
@@ -244,9 +260,9 @@ async fn check(place: &Place) {
     assert_eq!(place.sweep(11 * MINUTE).await, 3);
     assert!(!place.is_there(&of_ada).await && place.is_there(&of_bob).await);
     assert!(place.is_there(&public).await);
-    let held = place.store.held_objects(&ada, &hashes).await.unwrap();
+    let held = place.store.objects().held(&ada, &hashes).await.unwrap();
     assert_eq!(held[&public.hash], public);
-    assert_eq!(place.store.bytes_of_objects().await.unwrap(), 3 + 6);
+    assert_eq!(place.store.objects().bytes().await.unwrap(), 3 + 6);
 
     // An object that was uploaded after its row was swept is found, unless its upload may just have ended.
     let grant = place.objects.upload_grant(&never).await.unwrap();
@@ -261,5 +277,5 @@ async fn check(place: &Place) {
 
     assert_eq!(place.sweep(30 * MINUTE).await, 2);
     assert!(!place.is_there(&of_bob).await && !place.is_there(&public).await);
-    assert_eq!(place.store.bytes_of_objects().await.unwrap(), 0);
+    assert_eq!(place.store.objects().bytes().await.unwrap(), 0);
 }

@@ -47,7 +47,7 @@ impl Place {
 
     async fn touch(&self, hash: ChunkHash, now_ms: i64) {
         let (nobody, chunks) = (Account::default(), [(hash, 1)]);
-        let touched = self.store.hold_chunks(&nobody, &chunks, now_ms);
+        let touched = self.store.chunks().hold(&nobody, &chunks, now_ms);
         touched.await.unwrap();
     }
 
@@ -180,12 +180,17 @@ async fn what_is_public_stays_until_it_is_withdrawn() {
             chunks,
         };
         let publish = act(Action::Publish, name, 0);
-        place.store.publish(&file, &held, &publish).await.unwrap();
+        place
+            .store
+            .public_files()
+            .publish(&file, &held, &publish)
+            .await
+            .unwrap();
     }
     assert_eq!(place.sweep(6000 * MINUTE).await, 0);
     let withdraw = async |name, at_ms| {
         let entry = act(Action::Withdraw, name, at_ms);
-        assert!(place.store.withdraw(&entry).await.unwrap());
+        assert!(place.store.public_files().withdraw(&entry).await.unwrap());
     };
     withdraw("one", 6000 * MINUTE).await;
     // It stays for another term without an owner.
@@ -206,7 +211,7 @@ async fn what_a_saved_state_names_stays_until_no_state_names_it() {
         course: "ml".to_owned(),
     };
     let held = [(alone, 5), (shared, 6)];
-    place.store.hold_chunks(&person, &held, 0).await.unwrap();
+    place.store.chunks().hold(&person, &held, 0).await.unwrap();
     let save = async |name: &str, chunks: &[ChunkHash]| {
         let state = StateRow {
             entry: api::SavedState {
@@ -219,9 +224,9 @@ async fn what_a_saved_state_names_stays_until_no_state_names_it() {
             body: Vec::new(),
             chunks: chunks.to_vec(),
         };
-        place.store.save_state(&person, &state).await.unwrap();
+        place.store.states().save(&person, &state).await.unwrap();
     };
-    let delete = async |name| place.store.delete_state(&person, name).await.unwrap();
+    let delete = async |name| place.store.states().delete(&person, name).await.unwrap();
     save("one", &[alone, shared]).await;
     save("one", &[shared, alone]).await;
     save("two", &[shared]).await;
@@ -244,12 +249,13 @@ async fn a_chunk_that_is_wanted_during_the_sweep_stays() {
     let chunk = place.put("late", 0).await;
     let stale = place
         .store
-        .stale_chunks(10 * MINUTE, &Live::new())
+        .chunks()
+        .stale(10 * MINUTE, &Live::new())
         .await
         .unwrap();
     assert_eq!(stale, [(chunk, vec![Account::default()])]);
     place.touch(chunk, 11 * MINUTE).await;
-    let deleted = place.store.delete_chunks(&stale, 10 * MINUTE, &|_| true);
+    let deleted = place.store.chunks().delete(&stale, 10 * MINUTE, &|_| true);
     assert_eq!(deleted.await.unwrap(), 0);
 }
 
@@ -258,7 +264,7 @@ async fn a_chunk_whose_file_cannot_be_removed_is_tried_again() {
     let place = place().await;
     let chunk = place.put("stuck", 0).await;
     let stale = [(chunk, vec![Account::default()])];
-    let stuck = place.store.delete_chunks(&stale, MINUTE, &|_| false);
+    let stuck = place.store.chunks().delete(&stale, MINUTE, &|_| false);
     assert_eq!(stuck.await.unwrap(), 0);
     assert_eq!(place.sweep(11 * MINUTE).await, 1);
 }

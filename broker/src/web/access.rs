@@ -199,9 +199,12 @@ impl Access {
         };
         match credential {
             Credential::Token(hash) => Ok(self.of_hash(hash)),
-            Credential::Pool(hash) => {
-                Ok(self.store.pool_worker(hash).await?.map(Identity::of_worker))
-            }
+            Credential::Pool(hash) => Ok(self
+                .store
+                .pools()
+                .worker_with_token(hash)
+                .await?
+                .map(Identity::of_worker)),
             Credential::Hub(token) => of_hub(token).await,
             Credential::SignIn(id) => match self.sign_ins.of(id).await? {
                 Some(Grant::Token { token_hash, .. }) => Ok(self.of_hash(&token_hash)),

@@ -343,7 +343,7 @@ async fn held(
     let hashes: Vec<ChunkHash> = decode(&body)?;
     chunks::charge(&shared, &identity, hashes.len());
     chunks::in_folder(&shared)?;
-    let held = shared.store.held_chunks(&account, &hashes).await?;
+    let held = shared.store.chunks().held(&account, &hashes).await?;
     let held: Vec<ChunkHash> = held.into_keys().collect();
     Ok(encode(&(limited(&identity), held)))
 }

@@ -142,7 +142,7 @@ pub(super) async fn account(
         Some(_) if !caller.identity.may_be_worker() => return Err(ChunkError::NotAWorker),
         Some(notebook) => {
             let worker = caller.identity.worker().map(worker_id);
-            let served = shared.store.served(notebook, worker).await?;
+            let served = shared.store.accounts().served(notebook, worker).await?;
             served.ok_or(ChunkError::NoJob { notebook })?
         }
     };
@@ -179,12 +179,16 @@ pub(super) async fn keep(
         shared.quotas.add(&account.owner, kept.values().sum());
         return Ok(kept);
     };
-    let mut held = shared.store.held_chunks(account, hashes).await?;
+    let mut held = shared.store.chunks().held(account, hashes).await?;
     let here = present(chunks, held.keys().copied().collect()).await?;
     held.retain(|hash, _| here.contains(hash));
     shared.quotas.add(&account.owner, held.values().sum());
     let named: Vec<Named> = held.iter().map(|(hash, bytes)| (*hash, *bytes)).collect();
-    shared.store.hold_chunks(account, &named, unix_ms()).await?;
+    shared
+        .store
+        .chunks()
+        .hold(account, &named, unix_ms())
+        .await?;
     // Checked again, because a sweep may have run in between. It cannot delete what has been touched since.
     let here = present(chunks, here.into_iter().collect()).await?;
     held.retain(|hash, _| here.contains(hash));
@@ -299,7 +303,11 @@ pub(super) async fn hold(
     named: &[Named],
 ) -> Result<(), ChunkError> {
     within_quota(shared, account, named).await?;
-    Ok(shared.store.hold_chunks(account, named, unix_ms()).await?)
+    Ok(shared
+        .store
+        .chunks()
+        .hold(account, named, unix_ms())
+        .await?)
 }
 
 pub(super) async fn write(
@@ -323,7 +331,7 @@ async fn within_quota(
     }
     // Chunks that are sent again take no additional space.
     let hashes: Vec<ChunkHash> = named.keys().copied().collect();
-    let held = shared.store.held_chunks(account, &hashes).await?;
+    let held = shared.store.chunks().held(account, &hashes).await?;
     let is_new = |(hash, _): &(&ChunkHash, &u64)| !held.contains_key(hash);
     let new_bytes: u64 = named.iter().filter(is_new).map(|(_, bytes)| bytes).sum();
     match take(new_bytes).await? {
@@ -340,7 +348,7 @@ async fn get(
     let hashes: Vec<ChunkHash> = decode(&body)?;
     charge(&shared, &identity, hashes.len());
     let folder = in_folder(&shared)?;
-    let held = shared.store.held_chunks(&account, &hashes).await?;
+    let held = shared.store.chunks().held(&account, &hashes).await?;
     read(folder, hashes, held.into_keys().collect()).await
 }
 
@@ -385,19 +393,17 @@ pub(crate) async fn hold_public(
     let hashes: Vec<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
     match &shared.chunks {
         ChunkStore::Folder(folder) => {
-            shared.store.hold_chunks(&holder, chunks, now_ms).await?;
+            shared.store.chunks().hold(&holder, chunks, now_ms).await?;
             let here = present(folder, hashes).await;
             here.map(|here| here.len()).map_err(|_| ApiError::Ending)
         }
         ChunkStore::Objects(_) => {
-            let store = &shared.store;
-            store.share_objects(from, &holder, &hashes, now_ms).await?;
+            let rows = shared.store.objects();
+            rows.share(from, &holder, &hashes, now_ms).await?;
             // Chunks that the course already had are kept for another term. The publisher may hold
             // them only through the course.
-            store
-                .share_objects(&holder, &holder, &hashes, now_ms)
-                .await?;
-            Ok(store.held_objects(&holder, &hashes).await?.len())
+            rows.share(&holder, &holder, &hashes, now_ms).await?;
+            Ok(rows.held(&holder, &hashes).await?.len())
         }
     }
 }

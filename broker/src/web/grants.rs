@@ -75,14 +75,14 @@ async fn expect(
     account: &Account,
     wanted: &BTreeMap<ChunkHash, u64>,
 ) -> Result<Vec<ObjectRow>, ChunkError> {
-    let store = &shared.store;
+    let rows = shared.store.objects();
     let hashes: Vec<ChunkHash> = wanted.keys().copied().collect();
-    let own = store.own_objects(account, &hashes).await?;
+    let own = rows.own(account, &hashes).await?;
     has_announced_lengths(&own, wanted)?;
     let begun = wanted.keys().filter(|hash| !own.contains_key(hash)).count() as u64;
     if begun > 0
         && !objects.fixes_length()
-        && store.pending_of(&account.owner).await? + begun > MOST_OPEN
+        && rows.pending_of(&account.owner).await? + begun > MOST_OPEN
     {
         return Err(ChunkError::TooManyUploads { most: MOST_OPEN });
     }
@@ -98,7 +98,7 @@ async fn expect(
         return Err(ChunkError::of_quota(account, exceeded));
     }
     // Held until the rows are written.
-    let Some(_reservation) = objects.space.reserve(store, new_bytes).await? else {
+    let Some(_reservation) = objects.space.reserve(&shared.store, new_bytes).await? else {
         let limit_bytes = objects.limit_bytes;
         return Err(ChunkError::StoreLimit { limit_bytes });
     };
@@ -111,8 +111,8 @@ async fn expect(
             bytes: *bytes,
         })
         .collect();
-    store.expect_objects(account, &expected, unix_ms()).await?;
-    let own = store.own_objects(account, &hashes).await?;
+    rows.allow_upload(account, &expected, unix_ms()).await?;
+    let own = rows.own(account, &hashes).await?;
     has_announced_lengths(&own, wanted)?;
     let pending = own.into_values().filter(|(_, is_stored)| !is_stored);
     Ok(pending.map(|(row, _)| row).collect())
@@ -147,7 +147,7 @@ async fn grant_downloads(
     let hashes: Vec<ChunkHash> = decode(&body)?;
     bounded(hashes.len(), MOST_GRANTS)?;
     chunks::charge(&shared, &identity, hashes.len());
-    let held = shared.store.held_objects(&account, &hashes).await?;
+    let held = shared.store.objects().held(&account, &hashes).await?;
     // Chunks that the account may not read get no grant.
     let rows = hashes.iter().filter_map(|hash| held.get(hash).cloned());
     let grants = objects.download_grants(rows.collect()).await?;
@@ -165,7 +165,8 @@ async fn uploaded(
     bounded(hashes.len(), MOST_GRANTS)?;
     chunks::charge(&shared, &identity, hashes.len());
     let hashes: Vec<ChunkHash> = hashes.into_iter().collect();
-    let own = shared.store.own_objects(&account, &hashes).await?;
+    let rows = shared.store.objects();
+    let own = rows.own(&account, &hashes).await?;
     let pending = own.into_values().filter(|(_, is_stored)| !is_stored);
     let sizes = objects.sizes(pending.map(|(row, _)| row).collect()).await?;
     let mut seen = Vec::with_capacity(sizes.len());
@@ -177,9 +178,8 @@ async fn uploaded(
             Some(_) => drop(objects.delete(vec![row]).await),
         }
     }
-    let store = &shared.store;
-    store.confirm_objects(&account, &seen, unix_ms()).await?;
-    let own = store.own_objects(&account, &hashes).await?;
+    rows.confirm(&account, &seen, unix_ms()).await?;
+    let own = rows.own(&account, &hashes).await?;
     let is_here = |hash: &ChunkHash| own.get(hash).is_some_and(|(_, is_stored)| *is_stored);
     let missing: Vec<ChunkHash> = hashes.into_iter().filter(|hash| !is_here(hash)).collect();
     Ok(encode(&missing))
@@ -198,7 +198,7 @@ async fn damaged(
     for _ in &hashes {
         chunks::admit(&shared, &identity)?;
     }
-    let held = shared.store.held_objects(&account, &hashes).await?;
+    let held = shared.store.objects().held(&account, &hashes).await?;
     for row in held.into_values() {
         if !objects.is_sound(&row).await? {
             tracing::warn!(
@@ -212,7 +212,7 @@ async fn damaged(
 }
 
 async fn discard(shared: &Shared, objects: &Objects, row: ObjectRow) -> Result<(), ChunkError> {
-    shared.store.drop_object(&row).await?;
+    shared.store.objects().mark_missing(&row).await?;
     objects.delete(vec![row]).await;
     Ok(())
 }

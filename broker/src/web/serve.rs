@@ -39,7 +39,10 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use std::{io::ErrorKind, net::IpAddr, os::fd::AsFd, pin::pin, sync::Arc, time::Duration};
-use tokio::time::{Instant, timeout};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::{Instant, timeout},
+};
 use tokio_util::sync::CancellationToken;
 use tower::Layer;
 
@@ -66,51 +69,65 @@ pub(crate) async fn serve<L: Listener<Addr: Remote>>(
             accepted = listener.accept() => accepted,
         };
         let has_headroom = has_headroom();
-        let service = match has_headroom {
-            true => router.clone(),
-            false => {
-                tracing::error!("{}: refusing a connection", ApiError::NoDescriptors);
-                refusing.clone()
+        if !has_headroom {
+            tracing::error!("{}: refusing a connection", ApiError::NoDescriptors);
+        }
+        let connection = Connection {
+            stream,
+            address: address.ip(),
+            router: if has_headroom { &router } else { &refusing }.clone(),
+            keep_alive: has_headroom,
+        };
+        tokio::spawn(connection.serve(Arc::clone(&all_guests), stop.clone()));
+    }
+}
+
+/// A connection that was accepted.
+struct Connection<Io> {
+    stream: Io,
+    /// `None` if its other end is on this machine.
+    address: Option<IpAddr>,
+    router: Router,
+    keep_alive: bool,
+}
+
+impl<Io: AsyncRead + AsyncWrite + Unpin + Send + 'static> Connection<Io> {
+    /// Serves until it is closed, until `stop`, or until its peer has shown no token for too long.
+    async fn serve(self, all_guests: Arc<Guests>, stop: CancellationToken) {
+        let Some(guest) = all_guests.enter(self.address).await else {
+            tracing::warn!("Closing a connection: its address has too many");
+            return;
+        };
+        let meter = Meter::default();
+        let service = Extension(Peer(self.address)).layer(self.router);
+        let service = Extension(meter.clone()).layer(Extension(guest.clone()).layer(service));
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_WITHIN)
+            .keep_alive(self.keep_alive)
+            .serve_connection(
+                TokioIo::new(Metered::new(self.stream, meter)),
+                TowerToHyperService::new(service),
+            )
+            .with_upgrades();
+        let mut connection = pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+            () = guest.is_late() => {
+                connection.as_mut().graceful_shutdown();
+                match timeout(guests::WITHIN, connection).await {
+                    Ok(ended) => ended,
+                    Err(_) => return,
+                }
             }
         };
-        let (address, all_guests) = (address.ip(), Arc::clone(&all_guests));
-        let service = Extension(Peer(address)).layer(service);
-        let stop = stop.clone();
-        tokio::spawn(async move {
-            let Some(guest) = all_guests.enter(address).await else {
-                tracing::warn!("Closing a connection: its address has too many");
-                return;
-            };
-            let meter = Meter::default();
-            let service = Extension(meter.clone()).layer(Extension(guest.clone()).layer(service));
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_WITHIN)
-                .keep_alive(has_headroom)
-                .serve_connection(
-                    TokioIo::new(Metered::new(stream, meter)),
-                    TowerToHyperService::new(service),
-                )
-                .with_upgrades();
-            let mut connection = pin!(connection);
-            let ended = tokio::select! {
-                ended = connection.as_mut() => ended,
-                () = stop.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-                () = guest.is_late() => {
-                    connection.as_mut().graceful_shutdown();
-                    match timeout(guests::WITHIN, connection).await {
-                        Ok(ended) => ended,
-                        Err(_) => return,
-                    }
-                }
-            };
-            if let Err(error) = ended {
-                tracing::debug!("A connection has ended: {error}");
-            }
-        });
+        if let Err(error) = ended {
+            tracing::debug!("A connection has ended: {error}");
+        }
     }
 }
 

@@ -95,7 +95,7 @@ async fn list(
     State(shared): State<Shared>,
     OfPerson(account): OfPerson,
 ) -> Result<Json<Vec<api::SavedState>>, StateError> {
-    Ok(Json(shared.store.states(&account).await?))
+    Ok(Json(shared.store.states().of(&account).await?))
 }
 
 async fn load(
@@ -103,7 +103,7 @@ async fn load(
     OfPerson(account): OfPerson,
     Path(name): Path<String>,
 ) -> Result<Vec<u8>, StateError> {
-    let state = shared.store.state(&account, &name).await?;
+    let state = shared.store.states().body(&account, &name).await?;
     Ok(state.ok_or(ApiError::UnknownState { name })?)
 }
 
@@ -118,7 +118,7 @@ async fn delete(
     OfPerson(account): OfPerson,
     Path(name): Path<String>,
 ) -> Result<StatusCode, StateError> {
-    match shared.store.delete_state(&account, &name).await? {
+    match shared.store.states().delete(&account, &name).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(ApiError::UnknownState { name }.into()),
     }
@@ -138,7 +138,7 @@ async fn save(
         return Err(ApiError::Body(text).into());
     }
     let state: SavedState = decode_bounded(&body, MOST_ELEMENTS).map_err(ChunkError::from)?;
-    let others = shared.store.states(&account).await?;
+    let others = shared.store.states().of(&account).await?;
     if others.len() >= MOST_STATES && others.iter().all(|other| other.name != name) {
         return Err(ApiError::StateLimit { most: MOST_STATES }.into());
     }
@@ -168,6 +168,6 @@ async fn save(
     };
     // The notebook may end as soon as it reads that the state is saved.
     chunks::sync(&shared, &row.chunks).await?;
-    shared.store.save_state(&account, &row).await?;
+    shared.store.states().save(&account, &row).await?;
     Ok(Json(entry))
 }

@@ -2,7 +2,7 @@
 
 use super::{StoreError, row::Row};
 use baton_broker_queue::Account;
-use baton_protocol::{GroupId, JobKind, Outcome};
+use baton_protocol::{CellKey, GroupId, JobKind, Outcome};
 use uuid::Uuid;
 
 pub(super) fn kind(row: &Row) -> Result<JobKind, StoreError> {
@@ -54,4 +54,13 @@ pub(super) fn outcome(row: &Row) -> Result<Option<Outcome>, StoreError> {
 /// The engines' integers are signed. Counts stay far below 2^63; a larger measured number is clamped.
 pub(super) fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+pub(super) fn cell_key(row: &Row) -> Result<Option<CellKey>, StoreError> {
+    let key: Option<Vec<u8>> = row.get("cell_key")?;
+    let known = |key: Vec<u8>| key.try_into().map(CellKey);
+    let damaged = |_| StoreError::Damaged {
+        what: "a cell's key",
+    };
+    key.map(known).transpose().map_err(damaged)
 }

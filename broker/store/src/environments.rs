@@ -15,16 +15,20 @@ pub struct LockRow {
     pub seen_ms: i64,
 }
 
-impl Store {
+/// A handle of the store for locks of environments.
+#[derive(Clone, Copy)]
+pub struct Environments<'store>(pub(super) &'store Store);
+
+impl Environments<'_> {
     /// All locks, sorted by name.
-    pub async fn locks(&self) -> Result<Vec<LockRow>, StoreError> {
+    pub async fn locks(self) -> Result<Vec<LockRow>, StoreError> {
         let locks = sql("SELECT name, digest, seen_ms FROM environments ORDER BY name");
-        self.fetch(locks).await?.iter().map(row).collect()
+        self.0.list(locks, row).await
     }
 
-    pub async fn lock(&self, environment: &str) -> Result<Option<(LockRow, Lock)>, StoreError> {
+    pub async fn lock(self, environment: &str) -> Result<Option<(LockRow, Lock)>, StoreError> {
         let lock = sql("SELECT name, digest, seen_ms, lock_files FROM environments WHERE name = ?");
-        let rows = self.fetch(lock.bind(environment)).await?;
+        let rows = self.0.fetch(lock.bind(environment)).await?;
         let Some(found) = rows.first() else {
             return Ok(None);
         };

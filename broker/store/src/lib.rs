@@ -6,135 +6,76 @@
 //!
 //! There are two engines: `sqlite` for a single broker, and `postgres` for brokers that take over
 //! from each other. Both understand the same statements (`statement`), so all other modules here
-//! work with either.
+//! work with either. [`Store`] opens the database and runs transactions. Each kind of record has a
+//! handle in a file of its own, such as [`Store::jobs`].
 //!
 //! **Invariant:** nothing outside this crate contains SQL.
 
-mod actions;
+mod accounts;
+mod audit_log;
 mod chunks;
 mod columns;
 mod database;
 mod environments;
-mod listing;
+mod error;
+mod events;
+mod job_changes;
+mod jobs;
+mod live;
+mod load;
 mod objects;
 mod past;
 mod pools;
 mod postgres;
-mod public;
-mod read;
+mod public_files;
 mod row;
 mod sign_ins;
 mod sqlite;
+mod staff_changes;
 mod statement;
 mod states;
 #[cfg(test)]
 mod tests;
+mod workers;
 mod write;
 
-pub use actions::AuditRow;
+pub use accounts::{UsageFilter, UsageRow};
+pub use audit_log::AuditRow;
 pub use chunks::Live;
 pub use database::{Database, DatabaseError, PostgresUrl};
-pub use listing::{HistoryFilter, HistoryRow, JobFilter, JobRow, UsageFilter, UsageRow};
+pub use error::StoreError;
+pub use jobs::{JobDetail, JobFilter, JobRow};
 pub use objects::ObjectRow;
-pub use past::{JobDetail, Look, Span};
+pub use past::{HistoryFilter, HistoryRow, Look, Span};
 pub use pools::{PoolRow, PoolWorkerRow};
-pub use public::PublicFile;
+pub use public_files::PublicFile;
 pub use sign_ins::SignInRow;
 pub use states::StateRow;
 
-use baton_protocol::{DecodeError, JobId};
+use accounts::Accounts;
+use audit_log::AuditLog;
+use baton_broker_queue::{Loaded, Write};
+use chunks::Chunks;
+use columns::count;
+use environments::Environments;
+use events::Events;
 use futures_util::{TryStreamExt, stream::BoxStream};
+use jobs::Jobs;
+use objects::Objects;
+use past::Past;
+use pools::Pools;
 use postgres::{PostgresStore, PostgresWriter};
+use public_files::PublicFiles;
 use row::Row;
-use rusqlite::ErrorCode;
+use sign_ins::SignIns;
 use sqlite::{SqliteStore, SqliteWriter};
-use sqlx::migrate::MigrateError;
-use statement::Statement;
-use std::{io::ErrorKind, path::PathBuf, time::Duration};
-use tokio::task::JoinError;
+use statement::{Statement, sql};
+use states::States;
 
 /// Connections for reading, used by pages and reconnecting proxies. Further readers wait.
 const READERS: u32 = 4;
-
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StoreError {
-    #[error("The database refused a statement")]
-    Database(#[from] sqlx::Error),
-    #[error("The database refused a statement")]
-    Sqlite(#[from] rusqlite::Error),
-    #[error("Failed to migrate the database to this version")]
-    Migrate(#[from] MigrateError),
-    #[error("Failed to migrate the database to this version")]
-    MigrateSqlite(#[from] rusqlite_migration::Error),
-    #[error("The database has been closed")]
-    Closed,
-    #[error("Work on the database was interrupted")]
-    Interrupted(#[source] JoinError),
-    #[error("Job {job} is not in the state that this change requires")]
-    Conflict { job: JobId },
-    #[error("The database contains a record that cannot be read")]
-    Decode(#[from] DecodeError),
-    #[error("The database contains {what} that is not valid")]
-    Damaged { what: &'static str },
-    #[error(transparent)]
-    Address(#[from] DatabaseError),
-    #[error("PostgreSQL on {server} cannot be reached: {source}")]
-    Unreachable { server: String, source: sqlx::Error },
-    #[error("This is PostgreSQL {version}; the broker needs {oldest} or later")]
-    OldServer { version: i32, oldest: i32 },
-    #[error("The database did not answer within {} s", after.as_secs())]
-    Silent { after: Duration },
-    #[error("Another broker is the leader")]
-    OtherLeader { leader: Option<String> },
-    #[error("This broker has lost its connection to the database, or another broker is the leader")]
-    NotLeader,
-    #[error("Failed to create {}", path.display())]
-    Create {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-}
-
-impl StoreError {
-    /// Whether waiting may help. A person must fix any other error.
-    pub fn may_pass(&self) -> bool {
-        match self {
-            Self::Database(source) | Self::Unreachable { source, .. } => match source {
-                // "The database system is starting up", or shutting down.
-                sqlx::Error::Database(refused) => refused
-                    .code()
-                    .is_some_and(|code| ["57P01", "57P02", "57P03"].contains(&&*code)),
-                // A certificate that was not accepted.
-                sqlx::Error::Io(error) => error.kind() != ErrorKind::InvalidData,
-                sqlx::Error::PoolTimedOut => true,
-                _ => false,
-            },
-            Self::Silent { .. } | Self::NotLeader => true,
-            _ => false,
-        }
-    }
-
-    /// What the broker lacks, in words for students. It continues by itself when the shortage is over.
-    pub fn shortage(&self) -> Option<&'static str> {
-        const DISK: &str = "The broker's disk is full";
-        const FILES: &str = "The broker can open no more files or connections";
-        const READ_ONLY: &str = "The broker's disk is read-only";
-        match self {
-            Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => match error.code {
-                ErrorCode::DiskFull => Some(DISK),
-                ErrorCode::CannotOpen => Some(FILES),
-                ErrorCode::ReadOnly | ErrorCode::SystemIoFailure => Some(READ_ONLY),
-                _ => None,
-            },
-            Self::Database(sqlx::Error::Database(refused)) if refused.code()? == "53100" => {
-                Some(DISK)
-            }
-            _ => None,
-        }
-    }
-}
+/// Statements in one transaction of [`Store::write_each`].
+const BATCH: usize = 256;
 
 /// One of the two engines. Their modules contain what differs between them.
 #[derive(Clone)]
@@ -203,11 +144,107 @@ impl Store {
         }
     }
 
+    /// Whether the database can be read.
+    pub async fn answers(&self) -> Result<(), StoreError> {
+        self.fetch(sql("SELECT 1 FROM jobs LIMIT 1")).await?;
+        Ok(())
+    }
+
+    /// Loads everything that a broker keeps in memory.
+    pub async fn load(&self) -> Result<Loaded, StoreError> {
+        // The writer is held, so nothing can be written between the queries.
+        load::everything(&mut self.writer().await?).await
+    }
+
+    /// The chunks that may still be requested.
+    pub async fn live_chunks(&self) -> Result<Live, StoreError> {
+        live::chunks(self).await
+    }
+
+    /// Applies all writes or none.
+    pub async fn apply(&self, writes: &[Write]) -> Result<(), StoreError> {
+        let statements = write::statements(writes)?;
+        self.writer().await?.apply(statements).await
+    }
+
+    /// What each account holds and has used.
+    pub fn accounts(&self) -> Accounts<'_> {
+        Accounts(self)
+    }
+
+    /// What staff have done.
+    pub fn audit_log(&self) -> AuditLog<'_> {
+        AuditLog(self)
+    }
+
+    /// Who holds which chunk.
+    pub fn chunks(&self) -> Chunks<'_> {
+        Chunks(self)
+    }
+
+    /// The locks of environments.
+    pub fn environments(&self) -> Environments<'_> {
+        Environments(self)
+    }
+
+    /// What jobs have reported and printed.
+    pub fn events(&self) -> Events<'_> {
+        Events(self)
+    }
+
+    /// The rows of jobs.
+    pub fn jobs(&self) -> Jobs<'_> {
+        Jobs(self)
+    }
+
+    /// Who holds which object in the object store.
+    pub fn objects(&self) -> Objects<'_> {
+        Objects(self)
+    }
+
+    /// What pages and estimates use of the past.
+    pub fn past(&self) -> Past<'_> {
+        Past(self)
+    }
+
+    /// Pools and their workers.
+    pub fn pools(&self) -> Pools<'_> {
+        Pools(self)
+    }
+
+    /// The public files of courses.
+    pub fn public_files(&self) -> PublicFiles<'_> {
+        PublicFiles(self)
+    }
+
+    /// Sign-ins of browsers and notebooks.
+    pub fn sign_ins(&self) -> SignIns<'_> {
+        SignIns(self)
+    }
+
+    /// The saved states of notebooks.
+    pub fn states(&self) -> States<'_> {
+        States(self)
+    }
+
     async fn writer(&self) -> Result<Writer, StoreError> {
         Ok(match self {
             Self::Sqlite(store) => Writer::Sqlite(store.writer().await),
             Self::Postgres(store) => Writer::Postgres(store.writer().await?),
         })
+    }
+
+    /// Writes a statement for each item, in batches, so that others can write in between.
+    async fn write_each<Item>(
+        &self,
+        items: &[Item],
+        statement: impl Fn(&Item) -> Statement,
+    ) -> Result<(), StoreError> {
+        for batch in items.chunks(BATCH) {
+            let statements = batch.iter().map(&statement).collect();
+            self.writer().await?.apply(statements).await?;
+        }
+        Ok(())
     }
 
     /// Reads without waiting for the writer.
@@ -216,6 +253,28 @@ impl Store {
             Self::Sqlite(store) => store.rows(statement),
             Self::Postgres(store) => store.rows(statement),
         }
+    }
+
+    async fn list<T, All: FromIterator<T>>(
+        &self,
+        statement: Statement,
+        read: impl Fn(&Row) -> Result<T, StoreError>,
+    ) -> Result<All, StoreError> {
+        self.fetch(statement).await?.iter().map(read).collect()
+    }
+
+    async fn first<T>(
+        &self,
+        statement: Statement,
+        read: impl Fn(&Row) -> Result<T, StoreError>,
+    ) -> Result<Option<T>, StoreError> {
+        self.fetch(statement).await?.first().map(read).transpose()
+    }
+
+    /// The column `total` of the only row.
+    async fn total(&self, statement: Statement) -> Result<u64, StoreError> {
+        let total = self.first(statement, |row| count(row.get("total")?));
+        Ok(total.await?.unwrap_or(0))
     }
 
     async fn fetch(&self, statement: Statement) -> Result<Vec<Row>, StoreError> {

@@ -8,7 +8,7 @@
 
 use super::{
     Store, StoreError,
-    chunks::{NAMED, hash, names},
+    chunks::{NAMED, hash},
     columns::{account, count, number},
     row::Row,
     statement::sql,
@@ -28,16 +28,18 @@ pub struct ObjectRow {
     pub bytes: u64,
 }
 
-type Objects = HashMap<ChunkHash, ObjectRow>;
+/// A handle of the store for objects.
+#[derive(Clone, Copy)]
+pub struct Objects<'store>(pub(super) &'store Store);
 
-impl Store {
+impl Objects<'_> {
     /// Those of the chunks that this account may name and read: its own, and those that are public
     /// in its course.
-    pub async fn held_objects(
-        &self,
+    pub async fn held(
+        self,
         account: &Account,
         hashes: &[ChunkHash],
-    ) -> Result<Objects, StoreError> {
+    ) -> Result<HashMap<ChunkHash, ObjectRow>, StoreError> {
         let mut held = HashMap::with_capacity(hashes.len());
         for batch in hashes.chunks(NAMED) {
             let mut rows = sql(
@@ -46,10 +48,10 @@ impl Store {
             )
             .bind(&account.course)
             .bind(&account.owner);
-            rows.push(" AND hash IN ").push_list(names(batch.iter()));
+            rows.push(" AND hash IN ").push_list(batch);
             // The account's own row comes last and replaces the course's.
             rows.push(" ORDER BY owner");
-            for row in self.fetch(rows).await? {
+            for row in self.0.fetch(rows).await? {
                 held.insert(hash(&row)?, object(&row)?);
             }
         }
@@ -57,8 +59,8 @@ impl Store {
     }
 
     /// The account's own objects, each with whether the broker has seen it.
-    pub async fn own_objects(
-        &self,
+    pub async fn own(
+        self,
         account: &Account,
         hashes: &[ChunkHash],
     ) -> Result<HashMap<ChunkHash, (ObjectRow, bool)>, StoreError> {
@@ -66,10 +68,9 @@ impl Store {
         for batch in hashes.chunks(NAMED) {
             let mut rows = sql("SELECT hash, bytes, object, stored FROM chunks
                  WHERE object IS NOT NULL AND owner = ? AND course = ?")
-            .bind(&account.owner)
-            .bind(&account.course);
-            rows.push(" AND hash IN ").push_list(names(batch.iter()));
-            for row in self.fetch(rows).await? {
+            .bind_account(account);
+            rows.push(" AND hash IN ").push_list(batch);
+            for row in self.0.fetch(rows).await? {
                 let is_stored = row.get::<i64>("stored")? == 1;
                 own.insert(hash(&row)?, (object(&row)?, is_stored));
             }
@@ -78,13 +79,13 @@ impl Store {
     }
 
     /// Records that the account may upload these. A row that already exists keeps its key and length.
-    pub async fn expect_objects(
-        &self,
+    pub async fn allow_upload(
+        self,
         account: &Account,
         objects: &[ObjectRow],
         now_ms: i64,
     ) -> Result<(), StoreError> {
-        self.write_each(objects, |new| {
+        self.0.write_each(objects, |new| {
                 sql(
                     "INSERT INTO chunks (hash, owner, course, bytes, touched_ms, object, stored) VALUES (?, ?, ?, ?, ?, ?, 0)
                      ON CONFLICT (hash, owner, course) DO UPDATE SET
@@ -93,9 +94,8 @@ impl Store {
                      object = CASE WHEN chunks.object IS NULL THEN excluded.object ELSE chunks.object END,
                      bytes = CASE WHEN chunks.object IS NULL THEN excluded.bytes ELSE chunks.bytes END",
                 )
-                .bind(new.hash.0.as_slice())
-                .bind(&account.owner)
-                .bind(&account.course)
+                .bind(&new.hash)
+                .bind_account(account)
                 .bind(number(new.bytes))
                 .bind(now_ms)
                 .bind(&new.object)
@@ -104,58 +104,55 @@ impl Store {
     }
 
     /// How many objects this person may upload that the broker has not seen.
-    pub async fn pending_of(&self, owner: &str) -> Result<u64, StoreError> {
+    pub async fn pending_of(self, owner: &str) -> Result<u64, StoreError> {
         let pending = sql(
-            "SELECT COUNT(*) AS pending FROM chunks WHERE stored = 0 AND owner = ?
+            "SELECT COUNT(*) AS total FROM chunks WHERE stored = 0 AND owner = ?
              AND object IS NOT NULL",
         )
         .bind(owner);
-        let rows = self.fetch(pending).await?;
-        rows.first().map_or(Ok(0), |row| count(row.get("pending")?))
+        self.0.total(pending).await
     }
 
     /// All objects that may be uploaded and that the broker has not seen, with their owners.
-    pub async fn pending_objects(&self) -> Result<Vec<(ObjectRow, String)>, StoreError> {
+    pub async fn pending(self) -> Result<Vec<(ObjectRow, String)>, StoreError> {
         let pending = sql(
             "SELECT hash, bytes, object, owner FROM chunks WHERE stored = 0
              AND object IS NOT NULL",
         );
-        let rows = self.fetch(pending).await?;
-        rows.iter()
-            .map(|row| Ok((object(row)?, row.get("owner")?)))
-            .collect()
+        let pending_of = |row: &Row| Ok((object(row)?, row.get("owner")?));
+        self.0.list(pending, pending_of).await
     }
 
     /// Records that the broker has seen these objects.
-    pub async fn confirm_objects(
-        &self,
+    pub async fn confirm(
+        self,
         account: &Account,
         objects: &[ObjectRow],
         now_ms: i64,
     ) -> Result<(), StoreError> {
-        self.write_each(objects, |seen| {
-            sql("UPDATE chunks SET stored = 1, touched_ms = ?
+        self.0
+            .write_each(objects, |seen| {
+                sql("UPDATE chunks SET stored = 1, touched_ms = ?
                      WHERE hash = ? AND owner = ? AND course = ? AND object = ?")
-            .bind(now_ms)
-            .bind(seen.hash.0.as_slice())
-            .bind(&account.owner)
-            .bind(&account.course)
-            .bind(&seen.object)
-        })
-        .await
+                .bind(now_ms)
+                .bind(&seen.hash)
+                .bind_account(account)
+                .bind(&seen.object)
+            })
+            .await
     }
 
     /// Records that `to` also holds these objects of `from` and needs them now: a sweep keeps them
     /// for another term. An object that `to` may upload itself is unchanged, because a grant for it
     /// may still be valid.
-    pub async fn share_objects(
-        &self,
+    pub async fn share(
+        self,
         from: &Account,
         to: &Account,
         hashes: &[ChunkHash],
         now_ms: i64,
     ) -> Result<(), StoreError> {
-        self.write_each(hashes, |hash| {
+        self.0.write_each(hashes, |hash| {
                 sql(
                     "INSERT INTO chunks (hash, owner, course, bytes, touched_ms, object, stored)
                      SELECT hash, ?, ?, bytes, ?, object, 1 FROM chunks
@@ -166,12 +163,10 @@ impl Store {
                      object = CASE WHEN chunks.object IS NULL THEN excluded.object ELSE chunks.object END
                      WHERE chunks.object IS NULL OR chunks.stored = 1",
                 )
-                .bind(&to.owner)
-                .bind(&to.course)
+                .bind_account(to)
                 .bind(now_ms)
-                .bind(hash.0.as_slice())
-                .bind(&from.owner)
-                .bind(&from.course)
+                .bind(hash)
+                .bind_account(from)
         })
         .await
     }
@@ -180,17 +175,13 @@ impl Store {
     /// upload it again under the same key, because a grant for it may still be valid. Otherwise all
     /// its holders lose it. Rows of chunks that saved states name remain, so that the sweep keeps
     /// such a chunk after it is uploaded again.
-    pub async fn drop_object(&self, gone: &ObjectRow) -> Result<(), StoreError> {
-        let of = |statement: &'static str| {
-            sql(statement)
-                .bind(gone.hash.0.as_slice())
-                .bind(&gone.object)
-        };
+    pub async fn mark_missing(self, gone: &ObjectRow) -> Result<(), StoreError> {
+        let of = |statement: &'static str| sql(statement).bind(&gone.hash).bind(&gone.object);
         let pending = of(
             "UPDATE chunks SET stored = 0 WHERE hash = ? AND object = ? AND owner <> ''
              AND (SELECT COUNT(*) FROM chunks AS held WHERE held.hash = ? AND held.object = ?) = 1",
         )
-        .bind(gone.hash.0.as_slice())
+        .bind(&gone.hash)
         .bind(&gone.object);
         let forgotten =
             of("DELETE FROM chunks WHERE hash = ? AND object = ? AND stored = 1 AND of_states = 0");
@@ -198,25 +189,25 @@ impl Store {
             "UPDATE chunks SET object = NULL, stored = 0 WHERE hash = ? AND object = ? AND stored = 1",
         );
         let statements = vec![pending, forgotten, lost];
-        self.writer().await?.apply(statements).await
+        self.0.writer().await?.apply(statements).await
     }
 
     /// Deletes the rows of those holders that have not touched their chunk in the meantime. Returns
     /// the objects without a holder, which the caller must now delete.
-    pub async fn forget_objects(
-        &self,
+    pub async fn forget(
+        self,
         stale: &[(ChunkHash, Vec<Account>)],
         touched_before_ms: i64,
     ) -> Result<Vec<ObjectRow>, StoreError> {
         let mut unheld = Vec::new();
         for batch in stale.chunks(DELETE_BATCH) {
-            let mut writer = self.writer().await?;
+            let mut writer = self.0.writer().await?;
             let mut forgotten = Vec::new();
             let mut left_over = Vec::new();
             for (hash, holders) in batch {
                 let rows =
                     sql("SELECT hash, bytes, object, owner, course, touched_ms, of_states FROM chunks WHERE hash = ?")
-                        .bind(hash.0.as_slice());
+                        .bind(hash);
                 let (mut going, mut staying) = (HashSet::new(), HashSet::new());
                 for row in writer.fetch(rows).await? {
                     let holder = account(&row)?;
@@ -231,9 +222,8 @@ impl Store {
                     going.extend(object);
                     forgotten.push(
                         sql("DELETE FROM chunks WHERE hash = ? AND owner = ? AND course = ?")
-                            .bind(hash.0.as_slice())
-                            .bind(&holder.owner)
-                            .bind(&holder.course),
+                            .bind(hash)
+                            .bind_account(&holder),
                     );
                 }
                 left_over.extend(going.difference(&staying).cloned());
@@ -245,13 +235,13 @@ impl Store {
     }
 
     /// All objects of these chunks that an account holds or may upload.
-    pub async fn objects_of(&self, hashes: &[ChunkHash]) -> Result<HashSet<ObjectRow>, StoreError> {
+    pub async fn of_chunks(self, hashes: &[ChunkHash]) -> Result<HashSet<ObjectRow>, StoreError> {
         let mut known = HashSet::new();
         for batch in hashes.chunks(NAMED) {
             let mut rows =
                 sql("SELECT DISTINCT hash, bytes, object FROM chunks WHERE object IS NOT NULL");
-            rows.push(" AND hash IN ").push_list(names(batch.iter()));
-            for row in self.fetch(rows).await? {
+            rows.push(" AND hash IN ").push_list(batch);
+            for row in self.0.fetch(rows).await? {
                 known.insert(object(&row)?);
             }
         }
@@ -259,13 +249,12 @@ impl Store {
     }
 
     /// The total size of all objects that an account holds or may upload.
-    pub async fn bytes_of_objects(&self) -> Result<u64, StoreError> {
+    pub async fn bytes(self) -> Result<u64, StoreError> {
         let sum = sql(
-            "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) AS bytes FROM
+            "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) AS total FROM
              (SELECT DISTINCT hash, object, bytes FROM chunks WHERE object IS NOT NULL) AS objects",
         );
-        let rows = self.fetch(sum).await?;
-        rows.first().map_or(Ok(0), |row| count(row.get("bytes")?))
+        self.0.total(sum).await
     }
 }
 

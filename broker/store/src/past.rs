@@ -1,31 +1,19 @@
-//! What pages show of the past: the details of a job, the last day, and how long people waited.
+//! The past of courses: their jobs, the last day, and how long people waited.
 
 use super::{
-    JobRow, Store, StoreError,
-    columns::{account, count, number},
-    listing::{JOB_COLUMNS, job_row, seen_only},
+    Store, StoreError,
+    columns::{account, count, number, outcome},
+    jobs::seen_only,
     row::Row,
     statement::sql,
 };
-use baton_broker_queue::{Account, Identity, MemoryCurve};
-use baton_protocol::{GpuUsage, JobEvent, JobId, Output, RemoteError, decode};
+use baton_broker_queue::{Account, Identity};
+use baton_protocol::Outcome;
 
 const DAY_MINUTES: i64 = 24 * 60;
 const WEEK_MINUTES: i64 = 7 * DAY_MINUTES;
 /// The length of a step in the chart of a day.
 const STEP_MINUTES: i64 = 10;
-
-/// Everything that is stored about a job for people.
-#[derive(Debug)]
-pub struct JobDetail {
-    pub row: JobRow,
-    pub assigned_ms: Option<i64>,
-    pub sent_bytes: Option<u64>,
-    pub returned_bytes: Option<u64>,
-    pub error: Option<RemoteError>,
-    pub memory: MemoryCurve,
-    pub gpu: Option<GpuUsage>,
-}
 
 /// One sample of the queue.
 #[derive(Debug, Clone, Copy)]
@@ -47,58 +35,52 @@ pub struct Span {
     pub slots: u64,
 }
 
-impl Store {
-    pub async fn job_detail(
-        &self,
-        seen_by: &Identity,
-        job: JobId,
-    ) -> Result<Option<JobDetail>, StoreError> {
-        let mut query = sql(format!(
-            "SELECT {JOB_COLUMNS}, assigned_ms, sent_bytes, returned_bytes, error, memory, gpu FROM jobs WHERE job = "
-        ));
-        query.push_bind(job.0.as_bytes().to_vec());
-        seen_only(&mut query, seen_by);
-        let Some(row) = self.fetch(query).await?.pop() else {
-            return Ok(None);
-        };
-        let bytes = |column| {
-            let value: Option<i64> = row.get(column)?;
-            value.map(count).transpose()
-        };
-        let error: Option<Vec<u8>> = row.get("error")?;
-        let memory: Option<Vec<u8>> = row.get("memory")?;
-        let gpu: Option<Vec<u8>> = row.get("gpu")?;
-        Ok(Some(JobDetail {
-            row: job_row(&row)?,
-            assigned_ms: row.get("assigned_ms")?,
-            sent_bytes: bytes("sent_bytes")?,
-            returned_bytes: bytes("returned_bytes")?,
-            error: error.map(|error| decode(&error)).transpose()?,
-            memory: MemoryCurve(memory.map_or(Ok(Vec::new()), |memory| decode(&memory))?),
-            gpu: gpu.map(|gpu| decode(&gpu)).transpose()?,
-        }))
-    }
+/// Whose past runs to list. `None` matches any course.
+#[derive(Debug, Default)]
+pub struct HistoryFilter {
+    /// Any of these.
+    pub courses: Option<Vec<String>>,
+    pub since_ms: i64,
+}
 
-    /// The last stored outputs of a job, in order.
-    pub async fn last_outputs(&self, job: JobId, limit: u32) -> Result<Vec<Output>, StoreError> {
-        let query = sql(
-            "SELECT body FROM events WHERE job = ? AND kind = 'output' ORDER BY number DESC LIMIT ?",
-        )
-        .bind(job.0.as_bytes().as_slice())
-        .bind(i64::from(limit));
-        let rows = self.fetch(query).await?;
-        let mut outputs = Vec::with_capacity(rows.len());
-        for row in rows.iter().rev() {
-            if let JobEvent::Output(output) = decode(&row.get::<Vec<u8>>("body")?)? {
-                outputs.push(output);
-            }
+/// The data of a past job from which estimates are made.
+#[derive(Debug, Clone)]
+pub struct HistoryRow {
+    pub owner: String,
+    pub submitted_ms: i64,
+    pub assigned_ms: Option<i64>,
+    pub started_ms: Option<i64>,
+    pub finished_ms: Option<i64>,
+    pub outcome: Option<Outcome>,
+}
+
+/// A handle of the store for the past.
+#[derive(Clone, Copy)]
+pub struct Past<'store>(pub(super) &'store Store);
+
+impl Past<'_> {
+    /// Newest first.
+    pub async fn jobs(
+        self,
+        filter: &HistoryFilter,
+        limit: u32,
+    ) -> Result<Vec<HistoryRow>, StoreError> {
+        let mut query = sql(
+            "SELECT owner, submitted_ms, assigned_ms, started_ms, finished_ms, outcome FROM jobs WHERE submitted_ms >= ",
+        );
+        query.push_bind(filter.since_ms);
+        if let Some(courses) = &filter.courses {
+            query.push(" AND course IN ").push_list(courses);
         }
-        Ok(outputs)
+        query
+            .push(" ORDER BY sequence DESC LIMIT ")
+            .push_bind(limit);
+        self.0.list(query, history_row).await
     }
 
     /// How long each job that has started since then had waited, with its account.
     pub async fn waits(
-        &self,
+        self,
         seen_by: &Identity,
         course: Option<&str>,
         since_ms: i64,
@@ -111,16 +93,15 @@ impl Store {
         if let Some(course) = course {
             query.push(" AND course = ").push_bind(course.to_owned());
         }
-        let rows = self.fetch(query).await?;
         let wait = |row: &Row| {
             let waited_ms: i64 = row.get("waited_ms")?;
             Ok((account(row)?, waited_ms.max(0).unsigned_abs()))
         };
-        rows.iter().map(wait).collect()
+        self.0.list(query, wait).await
     }
 
     /// Adds a sample to its minute, and deletes samples that are older than a week.
-    pub async fn look(&self, look: Look) -> Result<(), StoreError> {
+    pub async fn add(self, look: Look) -> Result<(), StoreError> {
         let minute = look.at_ms.div_euclid(60_000);
         let add = sql(
             "INSERT INTO minutes (minute, looks, running, waiting, slots) VALUES (?, 1, ?, ?, ?)
@@ -134,11 +115,11 @@ impl Store {
         .bind(number(look.slots));
         let forget = sql("DELETE FROM minutes WHERE minute < ?");
         let forget = forget.bind(minute - WEEK_MINUTES - DAY_MINUTES);
-        self.writer().await?.apply(vec![add, forget]).await
+        self.0.writer().await?.apply(vec![add, forget]).await
     }
 
     /// The day before this time, in steps of ten minutes. Steps during which no broker ran are omitted.
-    pub async fn last_day(&self, now_ms: i64) -> Result<Vec<Span>, StoreError> {
+    pub async fn last_day(self, now_ms: i64) -> Result<Vec<Span>, StoreError> {
         let minute = now_ms.div_euclid(60_000);
         let first = (minute - DAY_MINUTES).div_euclid(STEP_MINUTES) + 1;
         let query = sql(
@@ -158,6 +139,17 @@ impl Store {
                 slots: count(row.get("slots")?)?,
             })
         };
-        self.fetch(query).await?.iter().map(span).collect()
+        self.0.list(query, span).await
     }
+}
+
+fn history_row(row: &Row) -> Result<HistoryRow, StoreError> {
+    Ok(HistoryRow {
+        owner: row.get("owner")?,
+        submitted_ms: row.get("submitted_ms")?,
+        assigned_ms: row.get("assigned_ms")?,
+        started_ms: row.get("started_ms")?,
+        finished_ms: row.get("finished_ms")?,
+        outcome: outcome(row)?,
+    })
 }

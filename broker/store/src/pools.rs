@@ -48,28 +48,31 @@ pub(super) fn connected(name: &str, at_ms: i64) -> Statement {
         .bind(name)
 }
 
-impl Store {
+/// A handle of the store for pools.
+#[derive(Clone, Copy)]
+pub struct Pools<'store>(pub(super) &'store Store);
+
+impl Pools<'_> {
     /// The pools, and their workers in order of submission.
-    pub async fn pools(&self) -> Result<(Vec<PoolRow>, Vec<PoolWorkerRow>), StoreError> {
+    pub async fn all(self) -> Result<(Vec<PoolRow>, Vec<PoolWorkerRow>), StoreError> {
         let pools = sql("SELECT name, failures, words, offer, slots FROM pools");
-        let pools = self.fetch(pools).await?;
         let workers = sql(
             "SELECT name, pool, token_hash, kept, job, submitted_ms, connected_ms, ended_ms FROM pool_workers
              ORDER BY submitted_ms, name",
         );
-        let workers = self.fetch(workers).await?;
-        let pools = pools.iter().map(pool).collect::<Result<_, _>>()?;
-        Ok((pools, workers.iter().map(worker).collect::<Result<_, _>>()?))
+        let pools = self.0.list(pools, pool).await?;
+        Ok((pools, self.0.list(workers, worker).await?))
     }
 
     /// The name of the worker with this token, unless it has ended.
-    pub async fn pool_worker(&self, token_hash: &str) -> Result<Option<String>, StoreError> {
+    pub async fn worker_with_token(self, token_hash: &str) -> Result<Option<String>, StoreError> {
         let worker = sql("SELECT name FROM pool_workers WHERE token_hash = ? AND ended_ms IS NULL");
-        let rows = self.fetch(worker.bind(token_hash)).await?;
-        rows.first().map(|row| row.get("name")).transpose()
+        self.0
+            .first(worker.bind(token_hash), |row| row.get("name"))
+            .await
     }
 
-    pub async fn keep_pool(&self, row: &PoolRow) -> Result<(), StoreError> {
+    pub async fn keep(self, row: &PoolRow) -> Result<(), StoreError> {
         let offer = row.offer.as_ref();
         let offer = offer.map(|offer| encode(&(&offer.devices, &offer.machine, &row.settings)));
         let insert = sql(
@@ -78,24 +81,23 @@ impl Store {
              offer = excluded.offer, slots = excluded.slots",
         )
         .bind(&row.name)
-        .bind(i64::from(row.failures))
+        .bind(row.failures)
         .bind(row.words.clone())
         .bind(offer)
-        .bind(i64::from(row.slots));
-        self.writer().await?.apply(vec![insert]).await
+        .bind(row.slots);
+        self.0.writer().await?.apply(vec![insert]).await
     }
 
     /// When a worker of a pool first connected. It is recorded before the broker welcomes the worker.
-    pub async fn pool_worker_connected_ms(&self, name: &str) -> Result<Option<i64>, StoreError> {
+    pub async fn worker_connected_ms(self, name: &str) -> Result<Option<i64>, StoreError> {
         let worker = sql("SELECT connected_ms FROM pool_workers WHERE name = ?").bind(name);
-        let rows = self.fetch(worker).await?;
-        let connected_ms = rows.first().map(|row| row.get("connected_ms"));
-        Ok(connected_ms.transpose()?.flatten())
+        let connected_ms = |row: &Row| row.get("connected_ms");
+        Ok(self.0.first(worker, connected_ms).await?.flatten())
     }
 
     /// Also deletes old workers of the pool. This does not record when a worker connected: only
     /// [`Write::SeeWorker`](super::Write::SeeWorker) does that.
-    pub async fn keep_pool_worker(&self, row: &PoolWorkerRow) -> Result<(), StoreError> {
+    pub async fn keep_worker(self, row: &PoolWorkerRow) -> Result<(), StoreError> {
         let insert = sql(
             "INSERT INTO pool_workers (name, pool, token_hash, kept, job, submitted_ms, connected_ms, ended_ms)
              VALUES (?, ?, ?, ?, ?, ?, ?, ?)
@@ -115,7 +117,7 @@ impl Store {
         )
         .bind(&row.pool)
         .bind(MOST_ENDED);
-        self.writer().await?.apply(vec![insert, old]).await
+        self.0.writer().await?.apply(vec![insert, old]).await
     }
 }
 

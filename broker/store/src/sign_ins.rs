@@ -14,14 +14,13 @@ pub struct SignInRow {
     pub expires_ms: i64,
 }
 
-impl Store {
+/// A handle of the store for sign-ins.
+#[derive(Clone, Copy)]
+pub struct SignIns<'store>(pub(super) &'store Store);
+
+impl SignIns<'_> {
     /// Also deletes expired sign-ins.
-    pub async fn keep_sign_in(
-        &self,
-        hash: &[u8],
-        row: &SignInRow,
-        now_ms: i64,
-    ) -> Result<(), StoreError> {
+    pub async fn keep(self, hash: &[u8], row: &SignInRow, now_ms: i64) -> Result<(), StoreError> {
         let expired = sql("DELETE FROM sign_ins WHERE expires_ms <= ?").bind(now_ms);
         let insert = sql(
             "INSERT INTO sign_ins (hash, kind, person, content, expires_ms) VALUES (?, ?, ?, ?, ?)",
@@ -38,19 +37,18 @@ impl Store {
         .bind(&row.person)
         .bind(&row.kind)
         .bind(MOST_OF_A_PERSON);
-        let writer = self.writer().await?;
+        let writer = self.0.writer().await?;
         writer.apply(vec![expired, insert, too_many]).await
     }
 
-    pub async fn sign_in(&self, hash: &[u8]) -> Result<Option<SignInRow>, StoreError> {
+    pub async fn get(self, hash: &[u8]) -> Result<Option<SignInRow>, StoreError> {
         let row = sql("SELECT kind, person, content, expires_ms FROM sign_ins WHERE hash = ?");
-        let rows = self.fetch(row.bind(hash)).await?;
-        rows.first().map(sign_in).transpose()
+        self.0.first(row.bind(hash), sign_in).await
     }
 
-    pub async fn end_sign_in(&self, hash: &[u8]) -> Result<(), StoreError> {
+    pub async fn end(self, hash: &[u8]) -> Result<(), StoreError> {
         let delete = sql("DELETE FROM sign_ins WHERE hash = ?").bind(hash);
-        self.writer().await?.apply(vec![delete]).await
+        self.0.writer().await?.apply(vec![delete]).await
     }
 }
 

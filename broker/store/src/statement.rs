@@ -4,8 +4,10 @@
 //! (both have a function `hex`). All integers are 64 bits wide.
 
 use super::StoreError;
-use baton_protocol::JobId;
+use baton_broker_queue::Account;
+use baton_protocol::{ChunkHash, JobId};
 use std::borrow::Cow;
+use uuid::Uuid;
 
 #[derive(Debug, Clone)]
 pub(super) struct Statement {
@@ -37,6 +39,11 @@ impl Statement {
     pub(super) fn bind(mut self, value: impl Into<Value>) -> Self {
         self.values.push(value.into());
         self
+    }
+
+    /// Binds the next two `?`, which stand for owner and course.
+    pub(super) fn bind_account(self, account: &Account) -> Self {
+        self.bind(&account.owner).bind(&account.course)
     }
 
     /// The statement fails with [`StoreError::Conflict`] unless it changes one row.
@@ -122,6 +129,18 @@ impl From<String> for Value {
 impl From<Option<String>> for Value {
     fn from(value: Option<String>) -> Self {
         Self::Text(value)
+    }
+}
+
+impl From<Uuid> for Value {
+    fn from(value: Uuid) -> Self {
+        value.as_bytes().as_slice().into()
+    }
+}
+
+impl From<&ChunkHash> for Value {
+    fn from(value: &ChunkHash) -> Self {
+        value.0.as_slice().into()
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::{
     Store, StoreError, Writer,
-    chunks::{NAMED, list, listed, names},
+    chunks::{NAMED, list, listed},
     columns::{count, number},
     row::Row,
     statement::{Statement, sql},
@@ -24,34 +24,31 @@ pub struct StateRow {
     pub chunks: Vec<ChunkHash>,
 }
 
-impl Store {
+/// A handle of the store for saved states.
+#[derive(Clone, Copy)]
+pub struct States<'store>(pub(super) &'store Store);
+
+impl States<'_> {
     /// The states of this account, by name.
-    pub async fn states(&self, account: &Account) -> Result<Vec<Entry>, StoreError> {
+    pub async fn of(self, account: &Account) -> Result<Vec<Entry>, StoreError> {
         let states = sql(
             "SELECT name, notebook, saved_ms, bytes, variables FROM states
              WHERE owner = ? AND course = ? ORDER BY name",
         )
-        .bind(&account.owner)
-        .bind(&account.course);
-        self.fetch(states).await?.iter().map(entry).collect()
+        .bind_account(account);
+        self.0.list(states, entry).await
     }
 
     /// The encoded state with this name.
-    pub async fn state(
-        &self,
-        account: &Account,
-        name: &str,
-    ) -> Result<Option<Vec<u8>>, StoreError> {
+    pub async fn body(self, account: &Account, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let state = sql("SELECT body FROM states WHERE owner = ? AND course = ? AND name = ?")
-            .bind(&account.owner)
-            .bind(&account.course)
+            .bind_account(account)
             .bind(name);
-        let rows = self.fetch(state).await?;
-        rows.first().map(|row| row.get("body")).transpose()
+        self.0.first(state, |row| row.get("body")).await
     }
 
     /// Stores a state on the disk, in place of one with the same name. The account must already hold its chunks.
-    pub async fn save_state(&self, account: &Account, state: &StateRow) -> Result<(), StoreError> {
+    pub async fn save(self, account: &Account, state: &StateRow) -> Result<(), StoreError> {
         let entry = &state.entry;
         let insert = sql(
             "INSERT INTO states (owner, course, name, notebook, saved_ms, bytes, variables, body, chunks)
@@ -60,8 +57,7 @@ impl Store {
              notebook = excluded.notebook, saved_ms = excluded.saved_ms, bytes = excluded.bytes,
              variables = excluded.variables, body = excluded.body, chunks = excluded.chunks",
         )
-        .bind(&account.owner)
-        .bind(&account.course)
+        .bind_account(account)
         .bind(&entry.name)
         .bind(entry.notebook.clone())
         .bind(entry.saved_ms)
@@ -69,7 +65,7 @@ impl Store {
         .bind(number(entry.variables))
         .bind(state.body.as_slice())
         .bind(list(&state.chunks));
-        let mut writer = self.writer().await?;
+        let mut writer = self.0.writer().await?;
         let before = chunks_of(&mut writer, account, &entry.name).await?;
         let mut changes = vec![insert];
         changes.extend(counted(account, before.unwrap_or_default(), -1));
@@ -78,14 +74,13 @@ impl Store {
     }
 
     /// Returns whether there was such a state. The sweep deletes its chunks after their term.
-    pub async fn delete_state(&self, account: &Account, name: &str) -> Result<bool, StoreError> {
-        let mut writer = self.writer().await?;
+    pub async fn delete(self, account: &Account, name: &str) -> Result<bool, StoreError> {
+        let mut writer = self.0.writer().await?;
         let Some(chunks) = chunks_of(&mut writer, account, name).await? else {
             return Ok(false);
         };
         let delete = sql("DELETE FROM states WHERE owner = ? AND course = ? AND name = ?")
-            .bind(&account.owner)
-            .bind(&account.course)
+            .bind_account(account)
             .bind(name);
         let mut changes = vec![delete];
         changes.extend(counted(account, chunks, -1));
@@ -101,8 +96,7 @@ async fn chunks_of(
     name: &str,
 ) -> Result<Option<BTreeSet<ChunkHash>>, StoreError> {
     let state = sql("SELECT chunks FROM states WHERE owner = ? AND course = ? AND name = ?")
-        .bind(&account.owner)
-        .bind(&account.course)
+        .bind_account(account)
         .bind(name);
     let rows = writer.fetch(state).await?;
     let Some(row) = rows.first() else {
@@ -120,9 +114,8 @@ fn counted(account: &Account, chunks: BTreeSet<ChunkHash>, more: i64) -> Vec<Sta
         let mut count =
             sql("UPDATE chunks SET of_states = of_states + ? WHERE owner = ? AND course = ?")
                 .bind(more)
-                .bind(&account.owner)
-                .bind(&account.course);
-        count.push(" AND hash IN ").push_list(names(batch));
+                .bind_account(account);
+        count.push(" AND hash IN ").push_list(batch);
         count
     });
     counted.collect()

@@ -108,7 +108,7 @@ impl Story {
             connected_ms: None,
             ended_ms: None,
         };
-        store.keep_pool_worker(&asked).await.unwrap();
+        store.pools().keep_worker(&asked).await.unwrap();
         let worker = Write::SeeWorker {
             worker: self.worker,
             name: "gpu-2".to_owned(),
@@ -128,8 +128,8 @@ impl Story {
         store.apply(&[worker, seen_again]).await.unwrap();
         // The pool had not seen that the worker connected.
         asked.job = Some("101".to_owned());
-        store.keep_pool_worker(&asked).await.unwrap();
-        let connected_ms = store.pool_worker_connected_ms(&asked.name).await;
+        store.pools().keep_worker(&asked).await.unwrap();
+        let connected_ms = store.pools().worker_connected_ms(&asked.name).await;
         assert_eq!(connected_ms.unwrap(), Some(10));
         let submit = |sequence, submission: &Arc<Submission>| Write::Submit {
             sequence,
@@ -220,20 +220,21 @@ impl Story {
                 waiting,
                 slots: 2,
             };
-            store.look(look).await.unwrap();
+            store.past().add(look).await.unwrap();
         }
         let chunks = [1, 2, 3].map(|byte| ChunkHash([byte; 32]));
         let chunks = chunks.map(|hash| (hash, 10));
-        store.hold_chunks(&self.ada, &chunks, 100).await.unwrap();
+        store.chunks().hold(&self.ada, &chunks, 100).await.unwrap();
         store
-            .hold_chunks(&self.ada, &chunks[..1], 200)
+            .chunks()
+            .hold(&self.ada, &chunks[..1], 200)
             .await
             .unwrap();
         for person in ["bob", "cy", "dee", "eve"] {
             let account = account(person);
             let (old, young) = (&chunks[1..2], &chunks[2..]);
-            store.hold_chunks(&account, old, 100).await.unwrap();
-            store.hold_chunks(&account, young, 200).await.unwrap();
+            store.chunks().hold(&account, old, 100).await.unwrap();
+            store.chunks().hold(&account, young, 200).await.unwrap();
         }
     }
 
@@ -258,7 +259,7 @@ impl Story {
                 "{refused:?}"
             );
         }
-        assert!(store.events(first, 601).await.unwrap().is_empty());
+        assert!(store.events().after(first, 601).await.unwrap().is_empty());
     }
 
     async fn end(&self, store: &Store) {
@@ -280,20 +281,20 @@ impl Story {
         let [one, two, three] = [1, 2, 3].map(|byte| ChunkHash([byte; 32]));
         let ada = || self.ada.clone();
         let live = Live::from([(ada(), HashSet::from([three]))]);
-        let stale = store.stale_chunks(150, &live).await.unwrap();
+        let stale = store.chunks().stale(150, &live).await.unwrap();
         let all = ["ada", "bob", "cy", "dee", "eve"].map(account);
         assert_eq!(stale, [(two, all.to_vec())]);
-        let stuck = store.delete_chunks(&stale, 150, &|_| false);
+        let stuck = store.chunks().delete(&stale, 150, &|_| false);
         assert_eq!(stuck.await.unwrap(), 0);
         let free = |hash| hash == two;
-        let deleted = store.delete_chunks(&stale, 150, &free);
+        let deleted = store.chunks().delete(&stale, 150, &free);
         assert_eq!(deleted.await.unwrap(), 1);
         // The other accounts still hold it.
         let stale = [(three, vec![ada()]), (one, vec![ada()])];
-        let deleted = store.delete_chunks(&stale, 150, &|_| panic!());
+        let deleted = store.chunks().delete(&stale, 150, &|_| panic!());
         assert_eq!(deleted.await.unwrap(), 0);
-        store.delete_old_outputs(3000).await.unwrap();
-        store.delete_old_jobs(2000).await.unwrap();
+        store.jobs().delete_old_outputs(3000).await.unwrap();
+        store.jobs().delete_old(2000).await.unwrap();
     }
 
     /// The answers to all queries.
@@ -305,8 +306,8 @@ impl Story {
         }
         note(&mut seen, store.answers().await);
         note(&mut seen, store.load().await);
-        note(&mut seen, store.submission(first).await);
-        note(&mut seen, store.submission(JobId::random()).await);
+        note(&mut seen, store.jobs().submission(first).await);
+        note(&mut seen, store.jobs().submission(JobId::random()).await);
         let live = store.live_chunks().await;
         let sorted = |(account, chunks)| (account, BTreeSet::from_iter(chunks));
         note(
@@ -315,29 +316,35 @@ impl Story {
         );
         for person in ["ada", "bob", "zoe", ""] {
             let chunks = [1, 2, 3, 4].map(|byte| ChunkHash([byte; 32]));
-            let held = store.held_chunks(&account(person), &chunks).await;
+            let held = store.chunks().held(&account(person), &chunks).await;
             note(&mut seen, held.map(BTreeMap::from_iter));
-            note(&mut seen, store.held_bytes(person).await);
+            note(&mut seen, store.accounts().held_bytes(person).await);
         }
         for worker in [None, Some(WorkerId::random())] {
-            let served = store.served(self.first.notebook, worker).await;
+            let served = store.accounts().served(self.first.notebook, worker).await;
             note(&mut seen, served);
         }
         for after in [0, 256, 512] {
-            note(&mut seen, store.events(first, after).await);
+            note(&mut seen, store.events().after(first, after).await);
         }
-        note(&mut seen, store.last_outputs(first, 3).await);
-        note(&mut seen, store.job_detail(everybody, first).await);
-        note(&mut seen, store.finished_jobs(everybody, 9).await);
-        note(&mut seen, store.waits(everybody, Some("ml"), 0).await);
-        note(&mut seen, store.last_day(3_700_000).await);
-        note(&mut seen, store.pools().await);
-        note(&mut seen, store.locks().await);
-        note(&mut seen, store.lock("ml101").await);
-        note(&mut seen, store.lock("other").await);
+        note(&mut seen, store.events().last_outputs(first, 3).await);
+        note(&mut seen, store.jobs().detail(everybody, first).await);
+        note(&mut seen, store.jobs().finished(everybody, 9).await);
         note(
             &mut seen,
-            store.audit(everybody, Some("ml"), Some(9), 5).await,
+            store.past().waits(everybody, Some("ml"), 0).await,
+        );
+        note(&mut seen, store.past().last_day(3_700_000).await);
+        note(&mut seen, store.pools().all().await);
+        note(&mut seen, store.environments().locks().await);
+        note(&mut seen, store.environments().lock("ml101").await);
+        note(&mut seen, store.environments().lock("other").await);
+        note(
+            &mut seen,
+            store
+                .audit_log()
+                .entries(everybody, Some("ml"), Some(9), 5)
+                .await,
         );
         let digits = first.to_string();
         let jobs = [
@@ -356,7 +363,7 @@ impl Story {
             },
         ];
         for filter in jobs {
-            let found = store.jobs(everybody, &filter, 10).await.unwrap();
+            let found = store.jobs().matching(everybody, &filter, 10).await.unwrap();
             assert!(found.iter().any(|row| row.job == first) || filter.before.is_some());
             seen.push(format!("{found:?}"));
         }
@@ -367,12 +374,15 @@ impl Story {
             course: Some("ml".to_owned()),
             after: Some((0, Account::default())),
         };
-        note(&mut seen, store.usage(everybody, &usage, 10).await);
+        note(
+            &mut seen,
+            store.accounts().usage(everybody, &usage, 10).await,
+        );
         let history = HistoryFilter {
             courses: Some(vec!["ml".to_owned(), "physics".to_owned()]),
             since_ms: 0,
         };
-        note(&mut seen, store.history(&history, 10).await);
+        note(&mut seen, store.past().jobs(&history, 10).await);
         seen
     }
 

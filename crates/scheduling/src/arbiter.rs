@@ -15,14 +15,19 @@
 
 mod accounts;
 mod ahead;
+mod deadlock;
+mod guaranteed;
 mod host;
 mod leases;
 mod machine;
 mod memory;
+mod needs;
+mod release;
 mod session;
 mod sessions;
 mod settings;
 mod shortage;
+mod state;
 
 use std::time::Duration;
 

@@ -38,7 +38,7 @@ pub use survival::{Seen, Survival};
 pub use times::{Spread, Times};
 
 use baton_protocol::{JobId, NotebookId, Requirement, WorkerId};
-use foldhash::{HashMap, HashMapExt};
+use foldhash::HashMap;
 use occupancy::{Occupancy, Taken};
 use std::{collections::HashSet, sync::Arc};
 
@@ -187,15 +187,7 @@ pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
     let mut occupancy = Occupancy::new(jobs, workers, jobs_per_person);
     let mut assigned = Vec::new();
     let mut waiting = Vec::new();
-    let is_boosted = |job: &Job| job.precedence.boost > 1.0 && job.front.is_none();
-    // The last to arrive of the jobs that are ahead because of a deadline: on each worker, and
-    // (`None`) in the queue.
-    let mut boosted: HashMap<Option<WorkerId>, usize> = HashMap::new();
-    for (arrival, job) in jobs.iter().enumerate() {
-        if job.worker.is_some() && is_boosted(job) {
-            boosted.insert(job.worker, arrival);
-        }
-    }
+    let mut boosted = Boosted::running(jobs);
     let mut moved = false;
     for (arrival, job) in in_order(jobs) {
         let worker = match occupancy.take(job) {
@@ -204,12 +196,7 @@ pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
                 Some(worker)
             }
             Taken::Not(Reason::JobsAhead) if job.front.is_none() => {
-                let ahead = boosted
-                    .iter()
-                    .filter(|(on, _)| on.is_none_or(|worker| occupancy.suits(worker, job)))
-                    .map(|(_, other)| *other)
-                    .max();
-                let reason = match ahead {
+                let reason = match boosted.last_ahead_of(job, &occupancy) {
                     _ if moved => Reason::BehindMoved,
                     Some(other) if other > arrival && !is_boosted(job) => {
                         Reason::BehindDeadline(jobs[other].job)
@@ -226,8 +213,7 @@ pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
             }
         };
         if is_boosted(job) {
-            let last = boosted.entry(worker).or_default();
-            *last = arrival.max(*last);
+            boosted.add(worker, arrival);
         }
     }
     for (job, reason) in &mut waiting {
@@ -246,6 +232,41 @@ pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
             .map(|(job, worker)| (job.job, *worker))
             .collect(),
         positions: positions.collect(),
+    }
+}
+
+/// Whether the job is ahead because of its course's deadline.
+fn is_boosted(job: &Job) -> bool {
+    job.precedence.boost > 1.0 && job.front.is_none()
+}
+
+/// The last to arrive of the jobs that are ahead because of a deadline: on each worker, and (`None`) in the queue.
+#[derive(Default)]
+struct Boosted(HashMap<Option<WorkerId>, usize>);
+
+impl Boosted {
+    fn running(jobs: &[Job]) -> Self {
+        let mut boosted = Self::default();
+        for (arrival, job) in jobs.iter().enumerate() {
+            if job.worker.is_some() && is_boosted(job) {
+                boosted.add(job.worker, arrival);
+            }
+        }
+        boosted
+    }
+
+    fn add(&mut self, worker: Option<WorkerId>, arrival: usize) {
+        let last = self.0.entry(worker).or_default();
+        *last = arrival.max(*last);
+    }
+
+    /// The last to arrive of those that keep workers from the job.
+    fn last_ahead_of(&self, job: &Job, occupancy: &Occupancy<'_>) -> Option<usize> {
+        let ahead = self.0.iter();
+        ahead
+            .filter(|(on, _)| on.is_none_or(|worker| occupancy.suits(worker, job)))
+            .map(|(_, arrival)| *arrival)
+            .max()
     }
 }
 

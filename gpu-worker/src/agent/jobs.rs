@@ -7,7 +7,7 @@ use crate::{
     report::{EventSink, Report},
 };
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, Submission,
+    Answer, FencingNumber, JobEvent, JobId, Submission,
     outbox::Outbox,
     worker::{Acknowledged, FromWorker},
 };
@@ -32,19 +32,11 @@ pub(super) struct Assignment {
     memory_bytes: Arc<AtomicU64>,
     /// Changes once, when the cell may start.
     permission: watch::Sender<()>,
-    pub(super) questions: Questions,
-    pub(super) cancelled: CancellationToken,
+    questions: Questions,
+    cancelled: CancellationToken,
     revoked: CancellationToken,
-    pub(super) deferred_wanted: Arc<Notify>,
+    deferred_wanted: Arc<Notify>,
     orphaned: watch::Sender<bool>,
-}
-
-impl Assignment {
-    /// A notebook kernel has ended, or was only disconnected.
-    pub(super) fn has_notebook(&self, has_notebook: bool) {
-        self.orphaned.send_replace(!has_notebook);
-        self.questions.has_notebook(has_notebook);
-    }
 }
 
 /// The jobs of this worker.
@@ -128,6 +120,35 @@ impl Jobs {
 
     pub(super) fn is_empty(&self) -> bool {
         self.assignments.is_empty()
+    }
+
+    pub(super) fn answer(&self, job: JobId, question: u64, answer: Answer) {
+        if let Some(assignment) = self.get(job) {
+            assignment.questions.answer(question, answer);
+        }
+    }
+
+    pub(super) fn cancel(&self, job: JobId) {
+        if let Some(assignment) = self.get(job) {
+            assignment.cancelled.cancel();
+        }
+    }
+
+    pub(super) fn want_deferred(&self, job: JobId) {
+        if let Some(assignment) = self.get(job) {
+            assignment.deferred_wanted.notify_one();
+        }
+    }
+
+    /// The job's notebook kernel is connected again, or has ended or was only disconnected.
+    pub(super) fn set_connected(&self, job: JobId, is_connected: bool) {
+        if let Some(assignment) = self.get(job) {
+            if is_connected {
+                tracing::info!(%job, "The notebook of job {job} is connected");
+            }
+            assignment.orphaned.send_replace(!is_connected);
+            assignment.questions.has_notebook(is_connected);
+        }
     }
 
     /// How many have not ended.

@@ -4,27 +4,25 @@
 //! that cannot leave the GPU is a separate session for the arbiter, one that never computes, so that it can
 //! grow and shrink. So is the room that others make for memory that is in no ledger.
 
-mod processes;
 mod rooms;
-mod usage;
+mod sessions;
 
-use self::rooms::Rooms;
+use self::{rooms::Rooms, sessions::Sessions};
 use super::{Admission, Cell, HostRoom, Lone, Monitored, Token, Usage};
 use baton_interposer::wire::{FromSession, Hello, ToSession};
-use baton_scheduling::arbiter::{Action, Arbiter, EndReason, Event, Settings};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
-use std::{
-    collections::{BTreeMap, HashMap},
-    convert::Infallible,
-    sync::Arc,
-};
+use baton_scheduling::arbiter::{Action, Arbiter, Event, SessionId, Settings};
+use nix::unistd::Pid;
+use std::{convert::Infallible, sync::Arc};
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
     time::{Instant, sleep_until},
 };
+
+/// Marks the ids of the arbiter's sessions that stand for memory that cannot leave the GPU.
+const FIXED: SessionId = 1 << 63;
+
+/// More than any GPU has.
+const MOST_BYTES: u64 = 1 << 48;
 
 /// Requests of the worker.
 #[derive(Debug)]
@@ -72,43 +70,10 @@ pub(super) struct Arbitration {
     settings: Option<MakeSettings>,
     /// The GPU in the driver's monitoring, if that is available.
     monitored: Option<Monitored>,
-    usable_bytes: u64,
     arrivals: Arc<Notify>,
     since: Instant,
-    sessions: HashMap<Token, Session>,
-    processes: BTreeMap<u64, Process>,
+    sessions: Sessions,
     rooms: Rooms,
-}
-
-struct Session {
-    admission: Admission,
-    /// The current limit, in addition to the admission's cap.
-    limit_bytes: Option<u64>,
-    is_running: bool,
-    /// True while the session has no cell and others need the room that its contexts take.
-    released: watch::Sender<bool>,
-    usage: Usage,
-}
-
-struct Process {
-    token: Token,
-    process: Pid,
-    /// `None` once the connection is being closed.
-    outgoing: Option<mpsc::Sender<ToSession>>,
-    bytes: u64,
-    fixed_bytes: u64,
-    /// Whether the arbiter's ledger contains the memory that the process had when it connected.
-    is_welcome: bool,
-    /// Set while the process has not confirmed a new cap.
-    unheard: Option<Unheard>,
-    waits_since: Option<Instant>,
-    holds_since: Option<Instant>,
-}
-
-impl Process {
-    fn total_bytes(&self) -> u64 {
-        self.bytes + self.fixed_bytes
-    }
 }
 
 pub(super) type MakeSettings = Box<dyn FnOnce(u64) -> Settings + Send + Sync>;
@@ -123,11 +88,9 @@ impl Arbitration {
             arbiter: None,
             settings: Some(settings),
             monitored,
-            usable_bytes: 0,
             arrivals,
             since: Instant::now(),
-            sessions: HashMap::new(),
-            processes: BTreeMap::new(),
+            sessions: Sessions::default(),
             rooms: Rooms::default(),
         }
     }
@@ -154,80 +117,41 @@ impl Arbitration {
         }
     }
 
+    // ---- the worker's requests
+
     fn on_request(&mut self, request: Request) {
         match request {
-            Request::Admit(admission, released) => {
-                self.sessions.insert(
-                    admission.token,
-                    Session {
-                        admission,
-                        released,
-                        limit_bytes: None,
-                        is_running: false,
-                        usage: Usage::default(),
-                    },
-                );
-            }
-            Request::Dismiss(token) => {
-                self.sessions.remove(&token);
-                for number in self.processes_of(token) {
-                    self.cut_off(number);
-                }
-            }
-            Request::Limit(token, bytes, unheard) => self.on_limit(token, bytes, &unheard),
+            Request::Admit(admission, released) => self.sessions.admit(admission, released),
+            Request::Dismiss(token) => self.sessions.dismiss(token),
+            Request::Limit(token, bytes, unheard) => self.sessions.limit(token, bytes, &unheard),
             Request::Cell(token, cell) => self.on_cell(token, cell),
             Request::TellUsage(token, answer) => {
-                let _ = answer.send(self.usage(token));
+                let _ = answer.send(self.sessions.usage(token));
             }
             Request::TellProcess(token, answer) => {
-                let _ = answer.send(self.lone_process(token));
+                let _ = answer.send(self.sessions.lone_process(token));
             }
             Request::MakeRoom(token, more, answer) => self.make_room(token, more, answer),
-            Request::LeaveRoom(token) => self.leave_room(token),
+            Request::LeaveRoom(token) => {
+                if let Some(session) = self.rooms.close(token) {
+                    self.handle(Event::Left(session));
+                }
+            }
             Request::TellProcesses(answer) => {
-                let processes = self.processes.values().map(|one| one.process);
-                let _ = answer.send(processes.collect());
+                let _ = answer.send(self.sessions.all_processes());
             }
             Request::HostHas(room) => self.on_host(&room),
-            Request::Bypassed(token, process) => {
-                if let Some(session) = self.sessions.get_mut(&token) {
-                    tracing::warn!(
-                        "Process {process} of a session uses the GPU without time-sharing"
-                    );
-                    session.usage.bypassed = true;
-                }
-            }
+            Request::Bypassed(token, process) => self.sessions.note_bypass(token, process),
             Request::Vacated(lone) => {
-                let process = self.processes.get(&lone.number);
-                let session = process.and_then(|one| self.sessions.get(&one.token));
-                if let Some(session) = session {
-                    session.released.send_replace(false);
-                }
+                self.sessions.set_released(lone.number, false);
                 self.handle(Event::Vacated(lone.number));
             }
         }
     }
 
-    fn take_in(&mut self, input: Input) {
-        match input {
-            Input::Arrived(arrival) => self.on_arrival(arrival),
-            Input::Said(number, message) => self.on_message(number, message),
-            Input::Looked(token, answer) => {
-                let _ = answer.send(self.has(token));
-            }
-            Input::Left(number) => self.on_end(number),
-        }
-    }
-
     fn on_cell(&mut self, token: Token, cell: Cell) {
-        let Some(session) = self.sessions.get_mut(&token) else {
-            return;
-        };
-        session.is_running = cell != Cell::Ended;
-        if session.is_running {
-            session.released.send_replace(false);
-        }
-        for number in self.processes_of(token) {
+        let is_running = cell != Cell::Ended;
+        for number in self.sessions.set_running(token, is_running) {
             self.handle(match cell {
                 Cell::Expected => Event::Expected(number),
                 Cell::Started => Event::CellStarted(number),
@@ -236,43 +160,200 @@ impl Arbitration {
         }
     }
 
-    fn on_limit(&mut self, token: Token, limit_bytes: Option<u64>, unheard: &Unheard) {
-        let Some(session) = self.sessions.get_mut(&token) else {
-            return;
-        };
-        let before = std::mem::replace(&mut session.limit_bytes, limit_bytes);
-        let cap_bytes = self.cap_bytes(token);
-        for number in self.processes_of(token) {
-            if let Some(process) = self.processes.get_mut(&number)
-                && process.is_welcome
-                && (before != limit_bytes || process.unheard.is_some())
-            {
-                process.unheard = Some(unheard.clone());
-                self.send(number, ToSession::Welcome { cap_bytes });
-            }
-        }
-    }
-
-    /// How much the session may allocate, all its processes together.
-    fn cap_bytes(&self, token: Token) -> u64 {
-        let session = self.sessions.get(&token);
-        let caps = session.map(|session| [session.admission.cap_bytes, session.limit_bytes]);
-        let least = caps.into_iter().flatten().flatten().min();
-        least.map_or(self.usable_bytes, |cap| cap.min(self.usable_bytes))
-    }
-
     fn on_host(&mut self, room: &HostRoom) {
         self.handle(Event::HostHas { bytes: room.bytes });
         for (process, bytes) in &room.of_processes {
-            let mut all = self.processes.iter();
-            if let Some((number, _)) = all.find(|(_, one)| one.process == *process) {
-                let (session, bytes) = (*number, *bytes);
+            if let Some(session) = self.sessions.number(*process) {
+                let bytes = *bytes;
                 self.handle(Event::SessionHas { session, bytes });
             }
         }
     }
 
+    /// Asks for a room that is larger by `more` bytes than before, which was not enough.
+    fn make_room(&mut self, token: Token, more: u64, answer: oneshot::Sender<bool>) {
+        let room = self.rooms.enlarge(token, more, answer);
+        let (session, bytes) = (room.session, room.bytes);
+        self.rejoin(session, token, 0);
+        self.handle(Event::CellStarted(session));
+        if room.before_bytes > 0 {
+            self.on_full(session, room.before_bytes, 0);
+        }
+        self.handle(Event::Grew { session, bytes });
+    }
+
+    // ---- processes of sessions
+
+    fn take_in(&mut self, input: Input) {
+        match input {
+            Input::Arrived(arrival) => self.on_arrival(arrival),
+            Input::Said(number, message) => self.on_message(number, message),
+            Input::Looked(token, answer) => {
+                let _ = answer.send(self.sessions.has(token));
+            }
+            Input::Left(number) => self.on_end(number),
+        }
+    }
+
+    fn on_arrival(&mut self, arrival: Arrival) {
+        if !self.may_join(&arrival) {
+            return;
+        }
+        let Arrival { number, hello, .. } = arrival;
+        if let Some(make) = self.settings.take() {
+            let settings = make(hello.total_bytes.min(MOST_BYTES));
+            self.sessions.usable_bytes = settings.memory.usable_bytes;
+            self.arbiter = Some(Arbiter::new(settings));
+        }
+        self.sessions.insert(arrival);
+        self.join(number, hello.token, 0);
+        self.arrivals.notify_one();
+        if hello.is_away {
+            self.handle(Event::NotSwappedIn(number));
+        }
+        let bytes = hello.bytes.min(self.sessions.usable_bytes);
+        if bytes > 0 {
+            let session = number;
+            self.handle(Event::Grew { session, bytes });
+        } else {
+            self.sessions.welcome(number);
+        }
+        self.set_fixed(number, hello.fixed_bytes);
+        if self.sessions.is_running(hello.token) {
+            self.handle(Event::CellStarted(number));
+        }
+    }
+
+    fn may_join(&self, arrival: &Arrival) -> bool {
+        let Arrival { hello, process, .. } = arrival;
+        if self.sessions.user(hello.token).is_none() {
+            tracing::warn!("Process {process} wants to use the GPU for an unknown session");
+            return false;
+        }
+        if (self.monitored.as_ref()).is_some_and(|gpu| gpu.is_another(hello.device)) {
+            tracing::warn!(
+                "Process {process} uses a GPU that is not its session's, without time-sharing"
+            );
+            return false;
+        }
+        self.sessions.has_room_for(arrival) && (self.arbiter.is_some() || hello.total_bytes > 0)
+    }
+
+    fn on_message(&mut self, number: u64, message: FromSession) {
+        if self.sessions.token(number).is_none() {
+            return;
+        }
+        let session = number;
+        match message {
+            FromSession::Hello(_) | FromSession::Look { .. } => {}
+            FromSession::Want => {
+                self.sessions.wait(number);
+                self.handle(Event::Wanted(number));
+            }
+            FromSession::Yielded { epoch, .. } => {
+                self.sessions.take_back(number);
+                self.handle(Event::Yielded { session, epoch });
+            }
+            FromSession::Grew { bytes } => {
+                if self.sessions.may_grow(number, bytes) {
+                    self.handle(Event::Grew { session, bytes });
+                }
+            }
+            FromSession::Shrank { bytes, away_bytes } => {
+                self.sessions.shrink(number, bytes);
+                self.handle(Event::Shrank {
+                    session,
+                    bytes,
+                    swapped_out_bytes: away_bytes,
+                });
+            }
+            FromSession::Left { bytes } => self.handle(Event::PartLeft { session, bytes }),
+            FromSession::Fixed { bytes } => self.set_fixed(number, bytes),
+            FromSession::SwappedOut {
+                bytes,
+                nanoseconds,
+                new_place_bytes,
+            } => {
+                self.sessions.note(number, |usage| {
+                    usage.moved(bytes, nanoseconds);
+                    usage.pinned_in_moves(new_place_bytes);
+                });
+                self.handle(Event::SwappedOut(number));
+            }
+            FromSession::SwappedIn { bytes, nanoseconds } => {
+                self.sessions.note(number, |usage| {
+                    usage.swaps += 1;
+                    usage.moved(bytes, nanoseconds);
+                });
+                self.handle(Event::SwappedIn(number));
+            }
+            FromSession::Pinned { bytes } => {
+                (self.sessions).note(number, |usage| usage.pinned_ahead(bytes));
+                self.handle(Event::Pinned { session, bytes });
+            }
+            FromSession::CanTrim => self.handle(Event::CanTrim(number)),
+            FromSession::Trimmed => self.handle(Event::Trimmed(number)),
+            FromSession::NotSwappedIn => self.handle(Event::NotSwappedIn(number)),
+            FromSession::NoRoom { bytes, free_bytes } => self.on_full(number, bytes, free_bytes),
+            FromSession::NotGrown { bytes, free_bytes } => {
+                self.sessions.shrink(number, bytes);
+                self.on_full(number, bytes, free_bytes);
+            }
+            FromSession::Fault { code } => {
+                (self.sessions).note(number, |usage| usage.fault = Some(code));
+            }
+            FromSession::Capped { cap_bytes } => self.sessions.confirm(number, cap_bytes),
+        }
+    }
+
+    /// Uses the driver's monitoring if it reports more free memory than the session does.
+    fn on_full(&mut self, session: u64, needed_bytes: u64, free_bytes: u64) {
+        let monitored = self.monitored.as_ref().and_then(Monitored::free_bytes);
+        let free_bytes = free_bytes.max(monitored.unwrap_or(0));
+        let usable_bytes = self.sessions.usable_bytes;
+        self.handle(Event::Full {
+            session,
+            needed_bytes: needed_bytes.min(usable_bytes),
+            free_bytes: free_bytes.min(usable_bytes),
+        });
+    }
+
+    fn on_end(&mut self, number: u64) {
+        self.sessions.charge(number);
+        self.set_fixed(number, 0);
+        if self.sessions.remove(number) {
+            self.handle(Event::Left(number));
+        }
+    }
+
+    fn set_fixed(&mut self, number: u64, bytes: u64) {
+        let bytes = bytes.min(self.sessions.usable_bytes);
+        let Some((token, before)) = self.sessions.set_fixed(number, bytes) else {
+            return;
+        };
+        if before > 0 {
+            self.handle(Event::Left(FIXED | number));
+        }
+        if bytes > 0 {
+            self.join(FIXED | number, token, bytes);
+        }
+    }
+
     // ---- the arbiter
+
+    fn join(&mut self, session: SessionId, token: Token, fixed_bytes: u64) {
+        let user = self.sessions.user(token).unwrap_or(0);
+        self.handle(Event::Joined {
+            session,
+            user,
+            fixed_bytes,
+        });
+    }
+
+    fn rejoin(&mut self, session: SessionId, token: Token, fixed_bytes: u64) {
+        self.handle(Event::Left(session));
+        self.join(session, token, fixed_bytes);
+    }
 
     fn handle(&mut self, event: Event) {
         let now = self.since.elapsed();
@@ -283,107 +364,31 @@ impl Arbitration {
     }
 
     fn carry_out(&mut self, action: Action) {
+        let sessions = &mut self.sessions;
         match action {
-            Action::Grant { session, epoch } => {
-                self.charge(session);
-                if let Some(process) = self.processes.get_mut(&session) {
-                    process.waits_since = None;
-                    process.holds_since = Some(Instant::now());
-                }
-                self.send(session, ToSession::Grant { epoch });
-            }
+            Action::Grant { session, epoch } => sessions.grant(session, epoch),
             Action::Preempt { session, epoch, .. } => {
-                self.send(session, ToSession::Preempt { epoch })
+                sessions.send(session, ToSession::Preempt { epoch });
             }
-            Action::SwapOut { session, bytes } => self.send(session, ToSession::SwapOut { bytes }),
-            Action::SwapIn(session) => self.send(session, ToSession::SwapIn),
-            Action::Pin { session, bytes } => self.send(session, ToSession::Pin { bytes }),
-            Action::Unpin { session, bytes } => self.send(session, ToSession::Unpin { bytes }),
-            Action::Trim(session) => self.send(session, ToSession::Trim),
-            Action::Grow { session, .. } if self.answer_room(session, true) => {}
-            Action::Refuse { session, .. } if self.answer_room(session, false) => {}
-            Action::Grow { session, bytes } => {
-                if let Some(process) = self.processes.get_mut(&session) {
-                    process.bytes += bytes;
-                    if process.is_welcome {
-                        self.send(session, ToSession::Grow { bytes });
-                    }
-                }
-                self.welcome(session);
-                self.note_peak(session);
+            Action::SwapOut { session, bytes } => {
+                sessions.send(session, ToSession::SwapOut { bytes });
             }
+            Action::SwapIn(session) => sessions.send(session, ToSession::SwapIn),
+            Action::Pin { session, bytes } => sessions.send(session, ToSession::Pin { bytes }),
+            Action::Unpin { session, bytes } => sessions.send(session, ToSession::Unpin { bytes }),
+            Action::Trim(session) => sessions.send(session, ToSession::Trim),
+            Action::Grow { session, bytes } => match self.rooms.answer(session, true) {
+                // What is in a room cannot move, so a granted room becomes fixed memory.
+                Some((token, bytes)) => self.rejoin(session, token, bytes),
+                None => sessions.grow(session, bytes),
+            },
             Action::Refuse { session, bytes } => {
-                if self
-                    .processes
-                    .get(&session)
-                    .is_some_and(|one| one.is_welcome)
-                {
-                    self.send(session, ToSession::Refuse { bytes });
-                }
-                self.welcome(session);
-            }
-            Action::End { session, reason } => self.end(session, reason),
-            Action::Release(session) => {
-                let process = self.processes.get(&session);
-                let session = process.and_then(|one| self.sessions.get(&one.token));
-                if let Some(session) = session {
-                    session.released.send_replace(true);
+                if self.rooms.answer(session, false).is_none() {
+                    sessions.refuse(session, bytes);
                 }
             }
-        }
-    }
-
-    fn end(&mut self, number: u64, reason: EndReason) {
-        self.note(number, |usage| usage.ended = Some(reason));
-        if let Some(process) = self.processes.get(&number) {
-            let process = process.process;
-            tracing::warn!("Killing process {process}: {}", why(reason));
-            if process.as_raw() > 0 {
-                let _ = kill(process, Signal::SIGKILL);
-            }
-        }
-        self.cut_off(number);
-    }
-
-    /// Welcomes the process, unless that was done before.
-    fn welcome(&mut self, number: u64) {
-        let new = self
-            .processes
-            .get_mut(&number)
-            .filter(|one| !one.is_welcome);
-        if let Some(process) = new {
-            process.is_welcome = true;
-            let token = process.token;
-            let cap_bytes = self.cap_bytes(token);
-            self.send(number, ToSession::Welcome { cap_bytes });
-        }
-    }
-
-    /// Sends a message. A process that does not read its messages is cut off.
-    fn send(&mut self, number: u64, message: ToSession) {
-        if let Some(process) = self.processes.get(&number)
-            && let Some(outgoing) = &process.outgoing
-            && outgoing.try_send(message).is_err()
-        {
-            self.cut_off(number);
-        }
-    }
-
-    /// Closes the connection; [`Input::Left`] follows.
-    fn cut_off(&mut self, number: u64) {
-        if let Some(process) = self.processes.get_mut(&number) {
-            process.outgoing = None;
-            process.unheard = None;
-        }
-    }
-}
-
-fn why(reason: EndReason) -> &'static str {
-    match reason {
-        EndReason::Kept => "it did not give up the GPU or its memory there",
-        EndReason::NoRoom => "its memory no longer fits on the GPU",
-        EndReason::NoHostRoom => {
-            "the host has no room for the memory that would have to leave the GPU"
+            Action::End { session, reason } => sessions.kill(session, reason),
+            Action::Release(session) => sessions.set_released(session, true),
         }
     }
 }

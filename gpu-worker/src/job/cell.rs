@@ -40,7 +40,7 @@ use crate::{
 use baton_chunks::Ledger;
 use baton_protocol::{
     Cell, Finished, JobEvent, Outcome, RemoteError, State, StateVersion, Usage,
-    shim::{Delta, FromSession, ToSession},
+    shim::{Delta, FromSession, Snapshot, ToSession},
 };
 use baton_transport::{Received, frames::FrameError};
 use futures_util::future::BoxFuture;
@@ -295,28 +295,11 @@ impl Run<'_> {
 
     fn on_message(&mut self, message: FromSession, job: &Job, cell: &Cell) -> Option<Ending> {
         match (message, std::mem::replace(&mut self.phase, Phase::Over)) {
-            (FromSession::Started { .. }, Phase::Applying { ledger }) => {
-                gpu_use::report(&self.session, gpu::Cell::Started);
-                let since = Instant::now();
-                self.phase = Phase::Running { ledger, since };
-                if self.limits.is_cancelled() {
-                    // The first interrupt may have arrived before the session could handle it.
-                    self.session.interrupt();
-                }
-            }
+            (FromSession::Started { .. }, Phase::Applying { ledger }) => self.on_started(ledger),
             (
                 FromSession::Refused { error, .. },
                 phase @ (Phase::Applying { .. } | Phase::Running { .. }),
-            ) => {
-                if let Phase::Running { since, .. } = phase {
-                    self.ran_since(since);
-                }
-                let outcome = match self.limits.is_cancelled() {
-                    false => Outcome::Refused,
-                    true => Outcome::Cancelled,
-                };
-                return Some(Ending::without_state(outcome, error));
-            }
+            ) => return Some(self.on_refused(error, &phase)),
             (
                 FromSession::Finished {
                     outcome,
@@ -329,25 +312,8 @@ impl Run<'_> {
                 Phase::Running { ledger, since },
             ) => {
                 self.session.keeps = keeps;
-                gpu_use::report(&self.session, gpu::Cell::Ended);
                 self.ran_since(since);
-                let bytes = processes::resident_of(self.session.kernel());
-                if let Some(ending) = self.on_memory(Some(bytes)) {
-                    return Some(ending);
-                }
-                let (outcome, error) = self.limits.outcome(outcome, error);
-                let state = (self.version, state, ledger);
-                let begun =
-                    collecting::begin(self.context, &mut self.session, &self.transport, state);
-                self.phase = match begun {
-                    Ok(collected) => Phase::Collecting {
-                        outcome,
-                        error,
-                        deferred_bytes,
-                        collected,
-                    },
-                    Err(error) => return Some(Ending::without_state(Outcome::WorkerLost, error)),
-                };
+                return self.on_finished((outcome, error), (state, ledger), deferred_bytes);
             }
             (FromSession::Ended { .. }, phase) => {
                 self.phase = phase;
@@ -385,6 +351,55 @@ impl Run<'_> {
             }
         }
         None
+    }
+
+    fn on_started(&mut self, ledger: Ledger) {
+        gpu_use::report(&self.session, gpu::Cell::Started);
+        let since = Instant::now();
+        self.phase = Phase::Running { ledger, since };
+        if self.limits.is_cancelled() {
+            // The first interrupt may have arrived before the session could handle it.
+            self.session.interrupt();
+        }
+    }
+
+    fn on_refused(&mut self, error: RemoteError, phase: &Phase<'_>) -> Ending {
+        if let Phase::Running { since, .. } = phase {
+            self.ran_since(*since);
+        }
+        let outcome = match self.limits.is_cancelled() {
+            false => Outcome::Refused,
+            true => Outcome::Cancelled,
+        };
+        Ending::without_state(outcome, error)
+    }
+
+    /// Begins to collect what the cell left, unless it used too much memory.
+    fn on_finished(
+        &mut self,
+        (outcome, error): (Outcome, Option<RemoteError>),
+        (snapshot, ledger): (Snapshot, Ledger),
+        deferred_bytes: u64,
+    ) -> Option<Ending> {
+        gpu_use::report(&self.session, gpu::Cell::Ended);
+        let bytes = processes::resident_of(self.session.kernel());
+        if let Some(ending) = self.on_memory(Some(bytes)) {
+            return Some(ending);
+        }
+        let (outcome, error) = self.limits.outcome(outcome, error);
+        let state = (self.version, snapshot, ledger);
+        match collecting::begin(self.context, &mut self.session, &self.transport, state) {
+            Ok(collected) => {
+                self.phase = Phase::Collecting {
+                    outcome,
+                    error,
+                    deferred_bytes,
+                    collected,
+                };
+                None
+            }
+            Err(error) => Some(Ending::without_state(Outcome::WorkerLost, error)),
+        }
     }
 
     async fn on_death(&mut self, death: Death) -> Ending {

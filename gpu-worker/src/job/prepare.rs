@@ -18,9 +18,13 @@ use crate::{
     transfer::{Source, Transport, open, receive},
 };
 use baton_chunks::Ledger;
-use baton_protocol::{Answer, JobEvent, Outcome, State, StateVersion};
+use baton_protocol::{Answer, JobEvent, Outcome, RemoteError, State, StateVersion};
 use baton_transport::Received;
-use std::{error::Error, path::Path, sync::Arc};
+use std::{
+    error::Error,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// Everything that the cell needs. The next step, its start, is visible to the student.
 pub(crate) struct Ready<'context> {
@@ -46,13 +50,7 @@ pub(crate) async fn prepare<'context>(
         .await
         .map_err(|_| shutting_down())?;
     let mut state = job.submission.state.clone();
-    let environment = job.environment.as_deref();
-    // The environment may have changed since the broker chose this worker; another worker may still have it.
-    let python = context.python(environment, &job.submission.cell);
-    let python = python.map_err(|why| {
-        let environment = environment.unwrap_or_default();
-        Ending::not_started(messages::environment_not_ready(environment, &why))
-    })?;
+    let python = python(context, job).map_err(Ending::not_started)?;
     let reasons = reasons_against(session.as_ref(), &python, job.environment.as_deref());
     let is_usable = reasons.is_empty();
     job.warnings.extend(reasons);
@@ -95,6 +93,17 @@ pub(crate) async fn prepare<'context>(
             _slot: slot,
         });
     }
+}
+
+/// The Python of the job's environment. This may have changed since the broker chose this worker; another worker may still
+/// have it.
+fn python(context: &Context, job: &Job) -> Result<PathBuf, RemoteError> {
+    let environment = job.environment.as_deref();
+    let python = context.python(environment, &job.submission.cell);
+    python.map_err(|why| {
+        let environment = environment.unwrap_or_default();
+        messages::environment_not_ready(environment, &why)
+    })
 }
 
 /// Why the job cannot run in this session, as warnings.

@@ -71,35 +71,11 @@ impl Collecting {
             None => messages::second_name(path),
         });
         self.notes.extend(messages::few(left));
-        let mut changes = Vec::new();
-        let mut written = HashMap::new();
-        let mut sent = Vec::new();
-        for difference in fitting {
-            match &difference {
-                Difference::Change(change) => changes.push(change.clone()),
-                Difference::Written {
-                    path,
-                    over,
-                    bytes,
-                    unsure,
-                    ..
-                } => {
-                    let Some(content) = self.read(&scan, path, *bytes).await? else {
-                        continue;
-                    };
-                    written.insert(path.clone(), content.clone());
-                    if unsure.as_ref() == Some(&content.pieces) {
-                        continue;
-                    }
-                    changes.push(Change::Written {
-                        path: path.clone(),
-                        over: over.clone(),
-                        content,
-                    });
-                }
-            }
-            sent.push(difference);
-        }
+        let Sent {
+            changes,
+            written,
+            differences,
+        } = self.send(&scan, fitting).await?;
         let payload = match changes.is_empty() {
             true => None,
             false => Some(send_payload(&self.access.chunk_client, &changes).await?),
@@ -112,7 +88,7 @@ impl Collecting {
             let mut mirror = lock(&mirror);
             // Files may be missing because the whole mirror has been removed.
             mirror.check()?;
-            mirror.adopt(&scan, &sent, &written);
+            mirror.adopt(&scan, &differences, &written);
             Ok::<_, FilesError>(())
         };
         spawn_blocking(adopt).await??;
@@ -121,6 +97,38 @@ impl Collecting {
             chunks,
             notes: self.notes,
         })
+    }
+
+    /// Sends the contents of files that were written.
+    async fn send(&self, scan: &Arc<Scan>, fitting: Vec<Difference>) -> Result<Sent, MirrorError> {
+        let mut sent = Sent::default();
+        for difference in fitting {
+            match &difference {
+                Difference::Change(change) => sent.changes.push(change.clone()),
+                Difference::Written {
+                    path,
+                    over,
+                    bytes,
+                    unsure,
+                    ..
+                } => {
+                    let Some(content) = self.read(scan, path, *bytes).await? else {
+                        continue;
+                    };
+                    sent.written.insert(path.clone(), content.clone());
+                    if unsure.as_ref() == Some(&content.pieces) {
+                        continue;
+                    }
+                    sent.changes.push(Change::Written {
+                        path: path.clone(),
+                        over: over.clone(),
+                        content,
+                    });
+                }
+            }
+            sent.differences.push(difference);
+        }
+        Ok(sent)
     }
 
     /// Returns the first `bytes` of a file, or `None` if it no longer exists.
@@ -140,6 +148,16 @@ impl Collecting {
             None => Ok(None),
         }
     }
+}
+
+#[derive(Default)]
+struct Sent {
+    /// The list for the proxy.
+    changes: Vec<Change>,
+    /// Files whose contents were sent.
+    written: HashMap<RelativePath, Content>,
+    /// The differences that the list contains.
+    differences: Vec<Difference>,
 }
 
 /// A file that is not sent, and its size in bytes; `None` for a second name of a placeholder.

@@ -253,10 +253,22 @@ pub(super) fn of_forks() -> Vec<u8> {
     bytes(&program(Isolation::Namespaces))
 }
 
+/// Each part continues after itself for calls that it does not decide.
 fn program(isolation: Isolation) -> Vec<libc::sock_filter> {
-    let load =
-        |offset: usize| instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset as u32);
-    let fail = |errno: i32| answer(libc::SECCOMP_RET_ERRNO | errno.cast_unsigned());
+    let mut program = other_interfaces();
+    program.extend(failing_calls(isolation));
+    program.extend(set_id_bits(isolation));
+    program.extend(new_namespaces());
+    program.extend(denied_values(isolation));
+    if let Isolation::Landlock { .. } = isolation {
+        program.extend(local_sockets());
+    }
+    program.extend(socket_families(isolation));
+    program
+}
+
+/// Refuses calls of other architectures, and loads the call's number.
+fn other_interfaces() -> Vec<libc::sock_filter> {
     let mut program = vec![
         load(offset_of!(libc::seccomp_data, arch)),
         when(libc::BPF_JEQ, ARCHITECTURE, 1, 0),
@@ -268,27 +280,31 @@ fn program(isolation: Isolation) -> Vec<libc::sock_filter> {
         when(libc::BPF_JGE, OTHER_INTERFACE, 0, 1),
         fail(libc::ENOSYS),
     ]);
+    program
+}
+
+fn failing_calls(isolation: Isolation) -> Vec<libc::sock_filter> {
     let mut failing = vec![(DENIED, libc::EPERM), (ABSENT, libc::ENOSYS)];
-    let mut families = ALLOWED_SOCKETS.to_vec();
-    if let Isolation::Landlock { has_network } = isolation {
+    if let Isolation::Landlock { .. } = isolation {
         failing.extend([
             (OF_THE_MACHINE, libc::ENOSYS),
             (OF_THE_OWNER, libc::EPERM),
             (ATTRIBUTES, libc::ENOTSUP),
         ]);
-        families.retain(|family| has_network || !matches!(*family, libc::AF_INET | libc::AF_INET6));
     }
-    for (calls, errno) in failing {
-        for call in calls {
-            program.extend([when(libc::BPF_JEQ, *call as u32, 0, 1), fail(errno)]);
-        }
-    }
-    let allow = || answer(libc::SECCOMP_RET_ALLOW);
-    let first_argument = || argument(0);
+    let of_call = |call: libc::c_long, errno| [is_call(call, 1), fail(errno)];
+    let failing = failing.into_iter();
+    failing
+        .flat_map(|(calls, errno)| calls.iter().flat_map(move |call| of_call(*call, errno)))
+        .collect()
+}
+
+fn set_id_bits(isolation: Isolation) -> Vec<libc::sock_filter> {
     let mut modes = vec![CREATES];
     if isolation == Isolation::Namespaces {
         modes.push(CHANGES_MODE);
     }
+    let mut program = Vec::new();
     for GivesMode { call, mode, flags } in modes.into_iter().flatten() {
         let creates =
             flags.map(|flags| [argument(flags), when(libc::BPF_JSET, CREATE, 1, 0), allow()]);
@@ -299,39 +315,51 @@ fn program(isolation: Isolation) -> Vec<libc::sock_filter> {
             fail(libc::EPERM),
             allow(),
         ]);
-        program.push(when(libc::BPF_JEQ, *call as u32, 0, checks.len() as u8));
+        program.push(is_call(*call, checks.len()));
         program.extend(checks);
     }
-    for call in [libc::SYS_unshare, libc::SYS_clone] {
-        program.extend([
-            when(libc::BPF_JEQ, call as u32, 0, 4),
-            first_argument(),
+    program
+}
+
+fn new_namespaces() -> Vec<libc::sock_filter> {
+    let of_call = |call| {
+        [
+            is_call(call, 4),
+            argument(0),
             when(libc::BPF_JSET, NEW_NAMESPACE.cast_unsigned(), 0, 1),
             fail(libc::EPERM),
             allow(),
-        ]);
-    }
+        ]
+    };
+    [libc::SYS_unshare, libc::SYS_clone].map(of_call).concat()
+}
+
+fn denied_values(isolation: Isolation) -> Vec<libc::sock_filter> {
     let mut denied = vec![&OF_FILES];
     if let Isolation::Landlock { .. } = isolation {
         denied.extend(OF_ALL);
     }
+    let mut program = Vec::new();
     for of in denied {
         let mut checks = vec![argument(of.argument)];
         for value in of.values {
             checks.extend([when(libc::BPF_JEQ, *value, 0, 1), fail(libc::EPERM)]);
         }
         checks.push(allow());
-        program.push(when(libc::BPF_JEQ, of.call as u32, 0, checks.len() as u8));
+        program.push(is_call(of.call, checks.len()));
         program.extend(checks);
     }
-    if let Isolation::Landlock { .. } = isolation {
-        program.extend(local_sockets(&fail(libc::EPROTONOSUPPORT)));
+    program
+}
+
+/// Refuses sockets of other families, and allows everything else.
+fn socket_families(isolation: Isolation) -> Vec<libc::sock_filter> {
+    let mut families = ALLOWED_SOCKETS.to_vec();
+    if let Isolation::Landlock { has_network: false } = isolation {
+        families.retain(|family| !matches!(*family, libc::AF_INET | libc::AF_INET6));
     }
     let count = families.len() as u8;
-    program.extend([
-        when(libc::BPF_JEQ, libc::SYS_socket as u32, 0, count + 2),
-        first_argument(),
-    ]);
+    let mut program = vec![is_call(libc::SYS_socket, families.len() + 2), argument(0)];
     for (index, family) in (1..).zip(families) {
         // Skips the other families and the refusal.
         program.push(when(
@@ -346,11 +374,7 @@ fn program(isolation: Isolation) -> Vec<libc::sock_filter> {
 }
 
 /// Refuses local sockets of types other than [`CONNECTED`]. For other calls the program continues after this part.
-fn local_sockets(refusal: &libc::sock_filter) -> Vec<libc::sock_filter> {
-    let number = instruction(
-        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
-        offset_of!(libc::seccomp_data, nr) as u32,
-    );
+fn local_sockets() -> Vec<libc::sock_filter> {
     let count = CONNECTED.len() as u8;
     let mut program = vec![
         when(libc::BPF_JEQ, libc::SYS_socketpair as u32, 1, 0),
@@ -369,14 +393,33 @@ fn local_sockets(refusal: &libc::sock_filter) -> Vec<libc::sock_filter> {
         ));
     }
     // The instructions that follow compare the call's number, so it is loaded again.
-    program.extend([*refusal, number]);
+    program.extend([
+        fail(libc::EPROTONOSUPPORT),
+        load(offset_of!(libc::seccomp_data, nr)),
+    ]);
     program
 }
 
 /// Loads the lower half of an argument. It comes first, because both architectures are little-endian.
 fn argument(number: usize) -> libc::sock_filter {
-    let offset = offset_of!(libc::seccomp_data, args) + number * size_of::<u64>();
+    load(offset_of!(libc::seccomp_data, args) + number * size_of::<u64>())
+}
+
+fn load(offset: usize) -> libc::sock_filter {
     instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset as u32)
+}
+
+fn allow() -> libc::sock_filter {
+    answer(libc::SECCOMP_RET_ALLOW)
+}
+
+fn fail(errno: i32) -> libc::sock_filter {
+    answer(libc::SECCOMP_RET_ERRNO | errno.cast_unsigned())
+}
+
+/// For other calls, skips this many instructions.
+fn is_call(call: libc::c_long, skipped: usize) -> libc::sock_filter {
+    when(libc::BPF_JEQ, call as u32, 0, skipped as u8)
 }
 
 fn answer(value: u32) -> libc::sock_filter {

@@ -10,12 +10,13 @@ use super::{
     SessionLog, StartError,
     life::Life,
     start::Starting,
-    zygote::{ForkRequest, Spare, Zygote, bytes, variables},
+    zygote::{ForkRequest, Parked, Spare, Zygote, bytes, variables},
 };
 use crate::{
     calls::Watching,
     sandbox::{
-        Bubblewrap, Confined, Inside, Landlock, Outermost, PreparedSandbox, Sandbox, inherit, join,
+        Bubblewrap, Confined, Group, Inside, Landlock, Occupied, Outermost, PreparedSandbox,
+        Sandbox, Scratch, Wrapped, inherit, join,
     },
 };
 use baton_jupyter_wire::shim::SHIM_DESCRIPTOR;
@@ -71,49 +72,15 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
     let Launch {
         python,
         mut command,
-        confinement,
         watching,
+        connection,
         ..
     } = launch;
     if let Some(watching) = watching {
         watching.before(&mut command);
     }
-    let (wrapped, report) = match &confinement {
-        Some(Confinement::Bubblewrap(sandbox, inside)) => {
-            let wrapped = sandbox.wrap(&mut command, inside)?;
-            command
-                .arg("--chdir")
-                .arg(launch.folder)
-                .arg("--")
-                .arg(sandbox.inside(python));
-            let (report, its_end) = report().map_err(StartError::Pair)?;
-            command.env(SUPERVISOR, its_end.as_raw_fd().to_string());
-            inherit(&mut command, vec![its_end]);
-            (Some((*sandbox, wrapped)), Some(report))
-        }
-        Some(Confinement::Landlock(..)) => {
-            // The process changes to its folder only after it has confined itself. Until then it must not find files of
-            // a student, for example a module that it would import.
-            command.current_dir("/");
-            let (report, its_end) = report().map_err(StartError::Pair)?;
-            command.env(SUPERVISOR, its_end.as_raw_fd().to_string());
-            inherit(&mut command, vec![its_end]);
-            (None, Some(report))
-        }
-        None => {
-            command.current_dir(launch.folder);
-            (None, None)
-        }
-    };
-    let mut group = None;
-    if let Some(Confinement::Landlock(landlock, _)) = &confinement {
-        group = landlock.group().map_err(StartError::Group)?;
-        if let Some(group) = &group {
-            join(&mut command, group.join_files().map_err(StartError::Group)?);
-        }
-    }
+    let enclosure = enclose(&mut command, python, launch.folder, launch.confinement)?;
     inherit(&mut command, launch.imposed.into_iter().flatten().collect());
-    let connection = launch.connection;
     command.env(SHIM_DESCRIPTOR, connection.as_raw_fd().to_string());
     inherit(&mut command, vec![connection]);
     command
@@ -137,24 +104,79 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
     if let Some(pipe) = child.stderr.take() {
         log.follow(process, pipe);
     }
-    let life = match (wrapped, report, confinement) {
-        (None, Some(report), Some(Confinement::Landlock(_, confined))) => {
-            Life::confined(Some(outermost), report, group, confined.scratch)
-        }
-        (Some((sandbox, wrapped)), Some(report), _) => {
-            let mut life = Life::inside(outermost, report, wrapped.group);
-            if let Some(gate) = wrapped.gate {
-                life.has_network(sandbox.connect(gate).await?);
-            }
-            life
-        }
-        _ => Life::bare(outermost),
-    };
     Ok(Launched {
-        life,
+        life: enclosure.hold(outermost).await?,
         log,
         starting,
     })
+}
+
+/// What is around a fresh Python, and the connection on which its supervisor reports.
+enum Enclosure<'a> {
+    Nothing,
+    Bubblewrap(&'a Bubblewrap, Wrapped, UnixStream),
+    Landlock(Option<Group>, Scratch, UnixStream),
+}
+
+/// Completes the command up to the arguments of the Python.
+fn enclose<'a>(
+    command: &mut Command,
+    python: &Path,
+    folder: PathBuf,
+    confinement: Option<Confinement<'a>>,
+) -> Result<Enclosure<'a>, StartError> {
+    match confinement {
+        Some(Confinement::Bubblewrap(sandbox, inside)) => {
+            let wrapped = sandbox.wrap(command, &inside)?;
+            command
+                .arg("--chdir")
+                .arg(folder)
+                .arg("--")
+                .arg(sandbox.inside(python));
+            let report = supervised(command)?;
+            Ok(Enclosure::Bubblewrap(sandbox, wrapped, report))
+        }
+        Some(Confinement::Landlock(landlock, confined)) => {
+            // The process changes to its folder only after it has confined itself. Until then it must not find files of
+            // a student, for example a module that it would import.
+            command.current_dir("/");
+            let report = supervised(command)?;
+            let group = landlock.group().map_err(StartError::Group)?;
+            if let Some(group) = &group {
+                join(command, group.join_files().map_err(StartError::Group)?);
+            }
+            Ok(Enclosure::Landlock(group, confined.scratch, report))
+        }
+        None => {
+            command.current_dir(folder);
+            Ok(Enclosure::Nothing)
+        }
+    }
+}
+
+fn supervised(command: &mut Command) -> Result<UnixStream, StartError> {
+    let (report, its_end) = report().map_err(StartError::Pair)?;
+    command.env(SUPERVISOR, its_end.as_raw_fd().to_string());
+    inherit(command, vec![its_end]);
+    Ok(report)
+}
+
+impl Enclosure<'_> {
+    async fn hold(self, outermost: Outermost) -> Result<Life, StartError> {
+        Ok(match self {
+            Self::Nothing => Life::bare(outermost),
+            Self::Landlock(group, scratch, report) => {
+                Life::confined(Some(outermost), report, group, scratch)
+            }
+            Self::Bubblewrap(sandbox, wrapped, report) => {
+                let mut life = Life::inside(outermost, report, wrapped.group);
+                if let Some(gate) = wrapped.gate {
+                    life.has_network(sandbox.connect(gate).await?);
+                }
+                life
+            }
+        })
+    }
 }
 
 /// Starts the session's process as a fork of a zygote.
@@ -162,23 +184,24 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
     let (report, report_end) = report().map_err(StartError::Pair)?;
     let (output, output_end) = pipe().map_err(StartError::Fork)?;
     let (errors, errors_end) = pipe().map_err(StartError::Fork)?;
+    let (connection, supervisor) = (launch.connection.as_raw_fd(), report_end.as_raw_fd());
     let mut command = launch.command;
     command
-        .env(SUPERVISOR, report_end.as_raw_fd().to_string())
-        .env(SHIM_DESCRIPTOR, launch.connection.as_raw_fd().to_string());
-    let (connection, supervisor) = (launch.connection.as_raw_fd(), report_end.as_raw_fd());
-    let mut request = ForkRequest {
-        program: None,
-        arguments: Vec::new(),
-        environment: variables(&command),
-        folder: bytes(launch.folder),
-        descriptors: vec![1, 2, connection, supervisor],
-        namespaces: 0,
-        filter: ByteBuf::new(),
-        watched: ByteBuf::new(),
+        .env(SUPERVISOR, supervisor.to_string())
+        .env(SHIM_DESCRIPTOR, connection.to_string());
+    let mut fork = Fork {
+        request: ForkRequest {
+            program: None,
+            arguments: Vec::new(),
+            environment: variables(&command),
+            folder: bytes(launch.folder),
+            descriptors: vec![1, 2, connection, supervisor],
+            namespaces: 0,
+            filter: ByteBuf::new(),
+            watched: ByteBuf::new(),
+        },
+        files: vec![output_end, errors_end, launch.connection, report_end],
     };
-    let mut around = None;
-    let mut files = vec![output_end, errors_end, launch.connection, report_end];
     let spare = zygote
         .spare(launch.sandbox)
         .await
@@ -191,54 +214,73 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
     // Bubblewrap lives as long as the session. The parked process ends when a child of it has entered the sandbox.
     let process = prepared.as_ref().and_then(PreparedSandbox::process);
     let starting = Starting::new(process.unwrap_or(parked.process()), launch.mark);
-    let mut scratch = None;
-    match (launch.confinement, prepared) {
+    let life = match (launch.confinement, prepared) {
         (Some(Confinement::Bubblewrap(sandbox, inside)), Some(prepared)) => {
-            // Bubblewrap sets this variable for its own command.
-            let folder = request.folder.clone();
-            request.environment.push((bytes("PWD"), folder));
-            let (entrance, occupied) = prepared.occupy(sandbox, &inside).await?;
-            request.namespaces = entrance.namespaces;
-            request.filter = ByteBuf::from(entrance.filter);
-            files.push(entrance.process);
-            around = Some((entrance.holder, occupied));
+            let (holder, occupied) = fork.enter(sandbox, &inside, prepared).await?;
+            Life::entered(occupied, holder, report)
         }
         (Some(Confinement::Landlock(_, confined)), _) => {
-            for file in launch.imposed.into_iter().flatten() {
-                request.descriptors.push(file.as_raw_fd());
-                files.push(file);
-            }
-            scratch = Some(confined.scratch);
+            fork.impose(launch.imposed);
+            Life::confined(None, report, group, confined.scratch)
         }
-        _ => {}
-    }
+        _ => Life::forked(report),
+    };
     if let Some(watching) = launch.watching {
-        let (program, place) = watching.into_parts();
-        request.watched = ByteBuf::from(program);
-        files.push(place);
+        fork.watch(watching);
     }
-    let borrowed: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
-    let process = parked
-        .become_session(&request, &borrowed)
-        .await
-        .map_err(StartError::Fork)?;
-    drop(files);
+    let process = fork.begin(parked).await.map_err(StartError::Fork)?;
     let log = SessionLog::default();
     let number = process.as_raw().cast_unsigned();
     log.follow(number, output);
     log.follow(number, errors);
-    let life = match around {
-        Some((holder, occupied)) => Life::entered(occupied, holder, report),
-        None => match scratch {
-            Some(scratch) => Life::confined(None, report, group, scratch),
-            None => Life::forked(report),
-        },
-    };
     Ok(Launched {
         life,
         log,
         starting,
     })
+}
+
+/// What a fork is sent.
+struct Fork {
+    request: ForkRequest,
+    files: Vec<OwnedFd>,
+}
+
+impl Fork {
+    /// Lets the fork enter this sandbox. Returns the process that holds the sandbox open.
+    async fn enter(
+        &mut self,
+        sandbox: &Bubblewrap,
+        inside: &Inside,
+        prepared: PreparedSandbox,
+    ) -> Result<(Pid, Occupied), StartError> {
+        // Bubblewrap sets this variable for its own command.
+        let folder = self.request.folder.clone();
+        self.request.environment.push((bytes("PWD"), folder));
+        let (entrance, occupied) = prepared.occupy(sandbox, inside).await?;
+        self.request.namespaces = entrance.namespaces;
+        self.request.filter = ByteBuf::from(entrance.filter);
+        self.files.push(entrance.process);
+        Ok((entrance.holder, occupied))
+    }
+
+    fn impose(&mut self, imposed: Option<[OwnedFd; 2]>) {
+        for file in imposed.into_iter().flatten() {
+            self.request.descriptors.push(file.as_raw_fd());
+            self.files.push(file);
+        }
+    }
+
+    fn watch(&mut self, watching: Watching) {
+        let (program, place) = watching.into_parts();
+        self.request.watched = ByteBuf::from(program);
+        self.files.push(place);
+    }
+
+    async fn begin(self, parked: Parked) -> io::Result<Pid> {
+        let files: Vec<_> = self.files.iter().map(|file| file.as_fd()).collect();
+        parked.become_session(&self.request, &files).await
+    }
 }
 
 fn report() -> io::Result<(UnixStream, OwnedFd)> {

@@ -12,9 +12,10 @@ use super::{
 use crate::{
     Config,
     batch::LARGEST_OUTPUT_BYTES,
+    calls::Works,
     disk::Disk,
     gpu::{ExclusiveGpu, Hardware, Sharing},
-    mirror::SessionMirror,
+    mirror::{Opened, SessionMirror},
     packages::SessionPackages,
     processes,
     sandbox::{Needs, Sandbox, without_guard},
@@ -30,12 +31,13 @@ use baton_protocol::{
 };
 use nix::unistd::Pid;
 use std::{
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::ExitStatus,
     sync::Arc,
     time::Duration,
 };
-use tokio::process::Command;
+use tokio::{process::Command, sync::mpsc::UnboundedReceiver};
 
 /// How long a session may take to start. Python on a slow network folder is slow.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -86,9 +88,6 @@ pub(crate) async fn start(mut request: StartRequest<'_>) -> Result<Session, Star
     let folder = create_folder(&request.config.runtime_folder)?;
     let packages = SessionPackages::create(request.config)?;
     let (pair, kernel_end) = ShimPair::create().map_err(StartError::Pair)?;
-    let scanner = scanner::install(folder.path()).map_err(StartError::Library)?;
-    let mark = processes::new_mark(request.notebook);
-
     let mut command = command(&request, &packages);
     let gpu = request
         .sharing
@@ -99,12 +98,64 @@ pub(crate) async fn start(mut request: StartRequest<'_>) -> Result<Session, Star
             folder.path(),
         )
         .map_err(StartError::Gpu)?;
-    let mut place = Workplace::of(&request, folder.path())?;
+    let needs = needs(&request, folder.path(), &packages, gpu.hardware());
+    let (launch, observed) = prepare(&request, command, needs, kernel_end).await?;
+    let Launched {
+        mut life,
+        log,
+        starting,
+    } = match &request.zygote {
+        Some(zygote) => launch::fork(launch, zygote).await?,
+        None => launch::fresh(launch).await?,
+    };
+    let opened = observed.begun().await?;
+    if let Some(mirror) = &mut request.mirror {
+        mirror.started(opened);
+    }
+    let (kernel, shim_reader, shim, hello) =
+        greeted(pair, &mut life, &request.python, &log).await?;
+    let mark = starting.finish();
+    life.has_kernel(kernel);
+    let mirror_root = request.mirror.as_ref().map(SessionMirror::root);
+    let written = [Some(packages.folder()), mirror_root].into_iter().flatten();
+    let written = written.map(Path::to_owned).chain(life.scratch()).collect();
+    let limit_bytes = request.config.session_disk_bytes;
+    Ok(Session {
+        disk: limit_bytes.map(|limit_bytes| Disk::watch(written, life.roots(kernel), limit_bytes)),
+        shim,
+        hello,
+        held: None,
+        sent: None,
+        keeps: false,
+        keepers: Keepers::default(),
+        mirror: request.mirror,
+        gpu,
+        shim_reader,
+        broken_at: None,
+        refused_bytes: None,
+        life,
+        kernel,
+        python: request.python,
+        mark,
+        log,
+        _folder: folder,
+        _packages: packages,
+    })
+}
+
+/// Isolates the session, and lets its system calls wait for the worker. `connection`: the session's end of the
+/// connection to its worker.
+async fn prepare<'a>(
+    request: &'a StartRequest<'_>,
+    mut command: Command,
+    needs: Needs<'_>,
+    connection: OwnedFd,
+) -> Result<(Launch<'a>, Observed), StartError> {
+    let scanner = scanner::install(needs.private_folder).map_err(StartError::Library)?;
+    let mark = processes::new_mark(request.notebook);
+    let mut place = Workplace::of(request, needs.private_folder)?;
     let confinement = match request.sandbox {
-        Some(sandbox) => {
-            let needs = needs(&request, folder.path(), &packages, gpu.hardware());
-            Some(isolate(sandbox, &mut command, needs, &mut place).await?)
-        }
+        Some(sandbox) => Some(isolate(sandbox, &mut command, needs, &mut place).await?),
         None => None,
     };
     if let (Some(mirror), Some(root)) = (&request.mirror, &place.mirror) {
@@ -134,63 +185,38 @@ pub(crate) async fn start(mut request: StartRequest<'_>) -> Result<Session, Star
         confinement,
         imposed,
         folder: place.folder,
-        connection: kernel_end,
+        connection,
         watching,
         mark,
     };
-    let launched = match &request.zygote {
-        Some(zygote) => launch::fork(launch, zygote).await?,
-        None => launch::fresh(launch).await?,
+    let observed = Observed {
+        works,
+        is_guarded,
+        opened,
     };
-    let Launched {
-        mut life,
-        log,
-        starting,
-    } = launched;
-    let calls_wait = match works {
-        Some(works) => works.known().await,
-        None => false,
-    };
-    if is_guarded && !calls_wait {
-        return Err(without_guard().into());
+    Ok((launch, observed))
+}
+
+/// What the worker learns from the session's system calls.
+struct Observed {
+    works: Option<Works>,
+    /// The session must not continue if its calls do not wait.
+    is_guarded: bool,
+    opened: Option<UnboundedReceiver<Opened>>,
+}
+
+impl Observed {
+    /// The files that the session opens. `None` if they are not observed.
+    async fn begun(self) -> Result<Option<UnboundedReceiver<Opened>>, StartError> {
+        let calls_wait = match self.works {
+            Some(works) => works.known().await,
+            None => false,
+        };
+        if self.is_guarded && !calls_wait {
+            return Err(without_guard().into());
+        }
+        Ok(self.opened.filter(|_| calls_wait))
     }
-    if let Some(mirror) = &mut request.mirror {
-        mirror.started(opened.filter(|_| calls_wait));
-    }
-    let (kernel, shim_reader, shim, hello) =
-        greeted(pair, &mut life, &request.python, &log).await?;
-    let mark = starting.finish();
-    life.has_kernel(kernel);
-    let mut folders = vec![packages.folder().to_owned()];
-    folders.extend(
-        request
-            .mirror
-            .as_ref()
-            .map(|mirror| mirror.root().to_owned()),
-    );
-    folders.extend(life.scratch());
-    let limit_bytes = request.config.session_disk_bytes;
-    Ok(Session {
-        disk: limit_bytes.map(|limit_bytes| Disk::watch(folders, life.roots(kernel), limit_bytes)),
-        shim,
-        hello,
-        held: None,
-        sent: None,
-        keeps: false,
-        keepers: Keepers::default(),
-        mirror: request.mirror,
-        gpu,
-        shim_reader,
-        broken_at: None,
-        refused_bytes: None,
-        life,
-        kernel,
-        python: request.python,
-        mark,
-        log,
-        _folder: folder,
-        _packages: packages,
-    })
 }
 
 fn create_folder(runtime_folder: &Path) -> Result<PrivateFolder, StartError> {

@@ -24,7 +24,7 @@ use std::{
 };
 use tokio::{sync::watch, task::JoinSet};
 
-pub(super) use self::process::{ForkRequest, bytes, variables};
+pub(super) use self::process::{ForkRequest, Parked, bytes, variables};
 pub(crate) use self::process::{Zygote, ZygoteError};
 pub(crate) use self::spare::Spare;
 

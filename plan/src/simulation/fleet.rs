@@ -4,6 +4,7 @@
 //! [`baton_scheduling::pools`], as in the broker and equally often. In place of the broker's
 //! estimate of which cells start in time, this uses the mean run times of the cells ahead of a cell.
 
+mod machines;
 mod requests;
 mod world;
 

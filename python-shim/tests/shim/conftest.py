@@ -6,12 +6,14 @@ each segment, and passes on the differences in a memfd.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -27,6 +29,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import KernelManager
 
+MARK = "the mark of all sessions"
 PATIENCE = 100.0  # TensorFlow alone takes 10 s to load, on a busy machine several times as long
 OUTPUTS = {"stream", "display_data", "update_display_data", "clear_output", "error"}
 
@@ -78,23 +81,70 @@ class Socket:
             self.stream.close()
 
 
-class Inherited(Socket):
-    """The worker's end of a connection with which a session is started."""
+class Session(Socket):
+    """A session, forked from a zygote as workers do by default, and the worker's end of its connection."""
 
-    def __init__(self) -> None:
-        self.stream, self.session_end = socket.socketpair()
+    def __init__(self, zygote: Zygote, folder: Path) -> None:
+        self.stream, its = socket.socketpair()
         self.stream.settimeout(PATIENCE)
+        variables = {"BATON_SESSION": MARK, "BATON_SHIM_DESCRIPTOR": "3", "JPY_PARENT_PID": str(zygote.process.pid)}
+        request = {
+            "program": None,
+            "arguments": [b"--HistoryManager.hist_file=:memory:"],
+            "environment": [(os.fsencode(name), os.fsencode(value)) for name, value in environment(variables).items()],
+            "folder": os.fsencode(folder),
+            "descriptors": [1, 2, 3],
+            "namespaces": 0,
+            "filter": b"",
+            "watched": b"",
+        }
+        with its:
+            self.pid = zygote.fork(request, [1, 2, its.fileno()])
 
     def accept(self) -> dict[str, Any]:
-        self.session_end.close()
         assert self._exactly(1) == b"!"
         name, hello = self.receive()
         assert name == "hello"
         return hello
 
     def close(self) -> None:
-        self.session_end.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
         self.stream.close()
+
+
+class Zygote:
+    """Has loaded what every session needs. Ends with the thread that starts it."""
+
+    def __init__(self) -> None:
+        self._control, its = socket.socketpair()
+        command = [sys.executable, "-m", "baton_shim.session.zygote", str(its.fileno())]
+        variables = environment({"BATON_SESSION": MARK})
+        self.process = subprocess.Popen(command, env=variables, cwd="/", pass_fds=[its.fileno()])
+        its.close()
+        assert self._control.makefile().readline() == "ready\n"
+
+    def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
+        """The process id."""
+        connection, its = socket.socketpair()
+        with connection:
+            with its:
+                socket.send_fds(self._control, [b"!"], [its.fileno()])
+            connection.sendall(b"!")  # no control groups
+            pid = int.from_bytes(connection.recv(4), sys.byteorder)
+            socket.send_fds(connection, [msgpack.packb(request)], descriptors)
+        return pid
+
+    def close(self) -> None:
+        self._control.close()
+        self.process.wait()
+
+
+def environment(variables: dict[str, str]) -> dict[str, str]:
+    """This process's, with these variables, for processes that import the same packages from any folder."""
+    paths = [str(Path(baton_shim.__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    path = os.pathsep.join(os.path.abspath(path) for path in paths if path)
+    return {**os.environ, **variables, "PYTHONPATH": path}
 
 
 def read_memory(pid: int, address: int, count: int) -> bytes:
@@ -151,30 +201,19 @@ class Mover:
 
 
 class Kernel:
-    """A kernel process and its client."""
+    """The notebook kernel's process and its client."""
 
-    def __init__(self, module: str, folder: Path, shim: Socket | None, extra: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, shim: Socket, variables: dict[str, str]) -> None:
         name = folder / f"k{time.monotonic_ns()}"  # also of sockets: another process may take a free port first
         self.manager = KernelManager(connection_file=f"{name}.json", transport="ipc", ip=str(name))
+        module = "baton_shim.notebook.start"
         self.manager._kernel_spec = KernelSpec(
             argv=[sys.executable, "-m", module, "-f", "{connection_file}", "--HistoryManager.hist_file=:memory:"],
             display_name=module,
             language="python",
         )
-        paths = [str(Path(baton_shim.__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        environment = {
-            **os.environ,
-            **(extra or {}),
-            "JPY_PARENT_PID": str(os.getpid()),
-            "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in paths if path),
-        }
-        passed = ()
-        if isinstance(shim, Inherited):
-            passed = (shim.session_end.fileno(),)
-            environment["BATON_SHIM_DESCRIPTOR"] = str(*passed)
-        elif shim is not None:
-            environment["BATON_SHIM_SOCKET"] = str(shim.path)
-        self.manager.start_kernel(env=environment, cwd=str(folder), pass_fds=passed)
+        variables = {**variables, "JPY_PARENT_PID": str(os.getpid()), "BATON_SHIM_SOCKET": str(shim.path)}
+        self.manager.start_kernel(env=environment(variables), cwd=str(folder))
         self.client: BlockingKernelClient = self.manager.client()
         self.client.start_channels()
 
@@ -228,15 +267,16 @@ class Cell:
 class Baton:
     """Notebook kernel, session kernel, and the stand-in between them."""
 
-    def __init__(self, folder: Path, cell_bytes: int | None = None) -> None:
+    def __init__(self, folder: Path, zygote: Zygote, cell_bytes: int | None = None) -> None:
         """With `cell_bytes`, memory beyond that is deferred."""
         self.folder = folder
+        self.zygote = zygote
         self.home = Socket(folder / "home")
         extra = {} if cell_bytes is None else {"BATON_CELL_BYTES": str(cell_bytes)}
-        self.notebook = Kernel("baton_shim.notebook.start", folder, self.home, extra)
+        self.notebook = Kernel(folder, self.home, extra)
         self.hello = self.home.accept()
         self.notebook.ready()
-        self.session: Kernel | None = None
+        self.session: Session | None = None
         self.remote: list[tuple[str, dict[str, Any]]] = []
         self.calls: list[dict[str, Any]] = []
         self.question = 0
@@ -322,7 +362,6 @@ class Baton:
     def lose_session(self) -> None:
         if self.session is not None:
             self.session.close()
-            self.away.close()
             self.session = None
 
     def close(self) -> None:
@@ -383,21 +422,20 @@ class Baton:
             state = body["state"]
         if state["messages"] == 0:
             self.lose_session()
-            self.away = Inherited()
-            self.session = Kernel("baton_shim.session.start", self.folder, self.away)
-            self.away.accept()
+            self.session = Session(self.zygote, self.folder)
+            self.session.accept()
             self.mover = Mover()
         session = self.session
         assert session is not None
         delta, file = self.mover.move(self.notebook.pid, state)
         self.home.send("released", {"call": call})
         parts = ("message_id", "code", "silent", "allow_stdin", "execution_count")
-        self.away.send("run", {part: run[part] for part in parts} | {"delta": delta}, file)
-        self.away.send("begin", {"message_id": run["message_id"]})
+        session.send("run", {part: run[part] for part in parts} | {"delta": delta}, file)
+        session.send("begin", {"message_id": run["message_id"]})
         os.close(file)
         from_away: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         started = False
-        listener = threading.Thread(target=self._listen_away, args=(from_away,), daemon=True)
+        listener = threading.Thread(target=self._listen_away, args=(session, from_away), daemon=True)
         listener.start()
         while True:
             self._pump_home(session, call)
@@ -436,7 +474,7 @@ class Baton:
         self.before_finish()
         deferred_bytes = body["deferred_bytes"]
         delta, file = self.mover.move(session.pid, body["state"])
-        self.away.send("released", {"message_id": run["message_id"]})
+        session.send("released", {"message_id": run["message_id"]})
         finished = {"call": call, "outcome": body["outcome"], "error": body["error"], "delta": delta}
         self.home.send("finished", finished, file)
         os.close(file)
@@ -448,12 +486,12 @@ class Baton:
                 self.applied = body
                 return self._serve_deferred(session, call) if deferred_bytes else None
 
-    def _serve_deferred(self, session: Kernel, call: int) -> dict[str, Any] | None:
+    def _serve_deferred(self, session: Session, call: int) -> dict[str, Any] | None:
         """Sends the deferred state, or returns the next call if one begins first."""
         try:
             name = "published"  # by threads, after their cell
             while name == "published":
-                name, body = self.away.receive()
+                name, body = session.receive()
             assert name == "deferred_ready"
         except (EOFError, OSError):
             self.session = None
@@ -483,10 +521,10 @@ class Baton:
                     self.mover.segments = known
                 return said if name == "run" else None
 
-    def _listen_away(self, into: queue.Queue[tuple[str, dict[str, Any]]]) -> None:
+    def _listen_away(self, session: Session, into: queue.Queue[tuple[str, dict[str, Any]]]) -> None:
         try:
             while True:
-                message = self.away.receive()
+                message = session.receive()
                 into.put(message)
                 if message[0] in ("finished", "refused"):
                     return
@@ -501,24 +539,31 @@ class Baton:
         else:
             self.remote.append((output["kind"], content))
 
-    def _pump_home(self, session: Kernel, call: int) -> None:
+    def _pump_home(self, session: Session, call: int) -> None:
         while not self.from_home.empty():
             name, body = self.from_home.get()
             if name == "cancel":
                 os.kill(session.pid, signal.SIGINT)
             elif name == "input":
-                self.away.send("input", {"question": self.question, "value": body["value"]})
+                session.send("input", {"question": self.question, "value": body["value"]})
             elif name == "names":
                 delta, file = self.mover.move(self.notebook.pid, body["state"])
                 self.home.send("released", {"call": call})
-                self.away.send("names", {"message_id": "", "delta": delta}, file)
+                session.send("names", {"message_id": "", "delta": delta}, file)
                 os.close(file)
 
 
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    zygote = Zygote()
+    yield zygote
+    zygote.close()
+
+
 @pytest.fixture
-def baton_away(tmp_path: Path) -> Iterator[Baton]:
+def baton_away(tmp_path: Path, zygote: Zygote) -> Iterator[Baton]:
     """All memory that may be deferred is."""
-    both = Baton(tmp_path, cell_bytes=0)
+    both = Baton(tmp_path, zygote, cell_bytes=0)
     yield both
     both.follow.set()
     both.close()
@@ -526,8 +571,8 @@ def baton_away(tmp_path: Path) -> Iterator[Baton]:
 
 
 @pytest.fixture
-def baton(tmp_path: Path) -> Iterator[Baton]:
-    both = Baton(tmp_path)
+def baton(tmp_path: Path, zygote: Zygote) -> Iterator[Baton]:
+    both = Baton(tmp_path, zygote)
     yield both
     both.close()
     assert not both.trouble

@@ -23,6 +23,15 @@ def modes() -> int:
     return depth
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _older_objects_are_left_alone() -> Iterator[None]:
+    """Each test collects garbage three times, among the objects of all libraries that this process has loaded."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def nothing_on_the_gpu(virtual: None) -> Iterator[None]:
     gc.collect()

@@ -80,11 +80,11 @@ impl Batch {
         self.push(Action::Write(write));
     }
 
-    pub(super) fn tell_proxy(&mut self, connection: ConnectionId, message: ToProxy) {
+    pub(super) fn send_proxy(&mut self, connection: ConnectionId, message: ToProxy) {
         self.push(Action::ToProxy(connection, message));
     }
 
-    pub(super) fn tell_worker(&mut self, connection: ConnectionId, message: ToWorker) {
+    pub(super) fn send_worker(&mut self, connection: ConnectionId, message: ToWorker) {
         self.push(Action::ToWorker(connection, message));
     }
 

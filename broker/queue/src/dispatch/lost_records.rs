@@ -53,7 +53,7 @@ pub(super) fn worker_is_ahead(
     batch: &mut Batch,
 ) {
     let (id, fencing) = (held.job, held.fencing);
-    batch.tell_worker(connection, ToWorker::Revoke { job: id, fencing });
+    batch.send_worker(connection, ToWorker::Revoke { job: id, fencing });
     match dispatch.jobs.get_mut(id).map(|job| (job.phase(), job)) {
         Some((Phase::Finished, _)) => remainder_lost(dispatch, id, batch),
         // The worker had no permission to start it, so the cell has not run.
@@ -77,7 +77,7 @@ pub(super) fn proxy_is_ahead(
         && let Some(runner) = dispatch.peers.runner(job).filter(|_| job.is_running())
     {
         let fencing = job.fencing();
-        batch.tell_worker(runner, ToWorker::Revoke { job: id, fencing });
+        batch.send_worker(runner, ToWorker::Revoke { job: id, fencing });
     }
     if let Some(job) = dispatch.jobs.get_mut(id) {
         job.abandoned = Some(Abandoned::AsItEnded);

@@ -47,7 +47,7 @@ fn keep_for_others(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
     let at_ms = Some(batch.now.unix_ms);
     batch.write(Write::Orphan { job: id, at_ms });
     if let Some(connection) = dispatch.peers.runner(job) {
-        batch.tell_worker(connection, ToWorker::Salvage { job: id });
+        batch.send_worker(connection, ToWorker::Salvage { job: id });
     }
     make_room_for_results_of(dispatch, id, batch);
 }
@@ -61,7 +61,7 @@ pub(super) fn adopt(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
         let at_ms = None;
         batch.write(Write::Orphan { job: id, at_ms });
         if let Some(connection) = dispatch.peers.runner(job) {
-            batch.tell_worker(connection, ToWorker::Adopted { job: id });
+            batch.send_worker(connection, ToWorker::Adopted { job: id });
         }
     }
 }

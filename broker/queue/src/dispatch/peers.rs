@@ -273,7 +273,7 @@ impl Peers {
     pub(super) fn end_sessions(&self, notebook: NotebookId, batch: &mut Batch) {
         let connections = self.workers.values().filter_map(|worker| worker.connection);
         for connection in connections {
-            batch.tell_worker(connection, ToWorker::EndSession { notebook });
+            batch.send_worker(connection, ToWorker::EndSession { notebook });
         }
     }
 
@@ -319,7 +319,7 @@ impl Peers {
             if let Some(connection) = here.and_then(|notebook| notebook.connection) {
                 let worker = worker.name.clone();
                 let ended = ToProxy::SessionEnded { worker };
-                batch.tell_proxy(connection, ended);
+                batch.send_proxy(connection, ended);
             }
         }
     }
@@ -337,7 +337,7 @@ impl Peers {
             {
                 let environment = environment.name.clone();
                 let question = ToWorker::LockWanted { environment };
-                batch.tell_worker(connection, question);
+                batch.send_worker(connection, question);
             }
         }
     }

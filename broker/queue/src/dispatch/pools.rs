@@ -57,7 +57,7 @@ pub(super) fn send_stay(dispatch: &mut Dispatch, id: WorkerId, batch: &mut Batch
         && worker.stays_until_ms != at_ms
     {
         worker.stays_until_ms = at_ms;
-        batch.tell_worker(connection, ToWorker::StayUntil { at_ms });
+        batch.send_worker(connection, ToWorker::StayUntil { at_ms });
     }
 }
 

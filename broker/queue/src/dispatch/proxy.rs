@@ -28,7 +28,7 @@ pub(super) fn on_connected(
 ) {
     if !dispatch.peers.is_of(id, &account) {
         let refused = ToProxy::Refused(Refusal::NotYours {});
-        batch.tell_proxy(connection, refused);
+        batch.send_proxy(connection, refused);
         batch.close(connection);
         return;
     }
@@ -45,7 +45,7 @@ pub(super) fn on_connected(
         .by_connection
         .insert(connection, Peer::Proxy(id));
     let broker_version = env!("CARGO_PKG_VERSION").to_owned();
-    batch.tell_proxy(
+    batch.send_proxy(
         connection,
         ToProxy::Welcome {
             broker_version,
@@ -99,7 +99,7 @@ pub(super) fn on_message(
         }
         FromProxy::Detach { job } => orphans::on_detach(dispatch, job, batch),
         FromProxy::Cancel { job } => {
-            batch.tell_proxy(connection, ToProxy::Cancelling { job });
+            batch.send_proxy(connection, ToProxy::Cancelling { job });
             cancel(dispatch, job, batch);
         }
         FromProxy::DeferredWanted { job } => deferred_wanted(dispatch, connection, job, batch),
@@ -295,7 +295,7 @@ fn resume(
     };
     dispatch.peers.subscribe(connection, job, after, batch);
     if let Some(waiting) = job.waiting.clone() {
-        batch.tell_proxy(connection, waiting.message(id, batch.now));
+        batch.send_proxy(connection, waiting.message(id, batch.now));
         job.shown = Some((waiting, batch.now.instant));
     }
 }
@@ -324,5 +324,5 @@ fn on_closed_job_given_up(
         Some(outcome) => Write::GiveUp { job, outcome },
         None => Write::Remove { job },
     });
-    batch.tell_proxy(connection, ToProxy::Closed { job });
+    batch.send_proxy(connection, ToProxy::Closed { job });
 }

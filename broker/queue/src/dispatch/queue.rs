@@ -344,7 +344,7 @@ fn notify_position(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
             return;
         }
     }
-    batch.tell_proxy(connection, waiting.message(id, batch.now));
+    batch.send_proxy(connection, waiting.message(id, batch.now));
     job.shown = Some((waiting.clone(), batch.now.instant));
     if let Some(starts) = waiting.starts_at
         && job.shown_ranges.len() < MOST_RANGES

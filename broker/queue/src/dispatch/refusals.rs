@@ -59,10 +59,10 @@ fn refuse(
         event: JobEvent::Finished(Finished::without_state(outcome, Some(error))),
     };
     let events = vec![end];
-    batch.tell_proxy(connection, ToProxy::Events { job, events });
+    batch.send_proxy(connection, ToProxy::Events { job, events });
 }
 
 /// Reports a job that does not exist.
 pub(super) fn unknown_job(connection: ConnectionId, job: JobId, batch: &mut Batch) {
-    batch.tell_proxy(connection, ToProxy::UnknownJob { job });
+    batch.send_proxy(connection, ToProxy::UnknownJob { job });
 }

@@ -39,7 +39,7 @@ pub(super) fn cancel(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
         }
         (Phase::Assigned | Phase::Started, _) if job.cancel_wanted => return,
         (Phase::Assigned | Phase::Started, Some(connection)) => {
-            batch.tell_worker(connection, ToWorker::Cancel { job: id });
+            batch.send_worker(connection, ToWorker::Cancel { job: id });
         }
         // The worker gets `Cancel` when it reconnects.
         (Phase::Started, None) => {}
@@ -150,13 +150,13 @@ pub(super) fn close(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
         && let Some(connection) = dispatch.peers.runner(&job)
     {
         let fencing = job.fencing();
-        batch.tell_worker(connection, ToWorker::Revoke { job: id, fencing });
+        batch.send_worker(connection, ToWorker::Revoke { job: id, fencing });
     }
     if job.is_kept() {
         end_unneeded_sessions(dispatch, job.notebook, batch);
     }
     if let Some(proxy) = proxy {
-        batch.tell_proxy(proxy, ToProxy::Closed { job: id });
+        batch.send_proxy(proxy, ToProxy::Closed { job: id });
     }
     let (writes, is_known) = job.close();
     for write in writes {

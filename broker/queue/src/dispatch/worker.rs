@@ -30,7 +30,7 @@ pub(super) fn on_connected(
     let id = hello.worker;
     register(dispatch, connection, &hello, batch);
     let broker_version = env!("CARGO_PKG_VERSION").to_owned();
-    batch.tell_worker(
+    batch.send_worker(
         connection,
         ToWorker::Welcome {
             broker_version,
@@ -67,7 +67,7 @@ fn is_second_process(
         worker: name.clone(),
     });
     let refusal = ToWorker::Refused(Refusal::WorkerConnected { name });
-    batch.tell_worker(connection, refusal);
+    batch.send_worker(connection, refusal);
     batch.close(connection);
     true
 }
@@ -95,7 +95,7 @@ fn register(
         && let Some(connection) = older.connection
     {
         let refusal = ToWorker::Refused(Refusal::Replaced { name: older.name });
-        batch.tell_worker(connection, refusal);
+        batch.send_worker(connection, refusal);
         batch.close(connection);
     }
     peers.missed.remove(&id);
@@ -248,10 +248,10 @@ fn held_by_worker(
 ) {
     let job = dispatch.jobs.get_mut(id);
     let Some(job) = job.filter(|job| job.is_assigned_to(worker, fencing)) else {
-        batch.tell_worker(connection, ToWorker::Revoke { job: id, fencing });
+        batch.send_worker(connection, ToWorker::Revoke { job: id, fencing });
         return;
     };
-    batch.tell_worker(
+    batch.send_worker(
         connection,
         ToWorker::Acknowledge {
             job: id,
@@ -260,18 +260,18 @@ fn held_by_worker(
         },
     );
     if job.deferred_wanted {
-        batch.tell_worker(connection, ToWorker::DeferredWanted { job: id });
+        batch.send_worker(connection, ToWorker::DeferredWanted { job: id });
     }
     if job.orphaned.is_some() {
-        batch.tell_worker(connection, ToWorker::Salvage { job: id });
+        batch.send_worker(connection, ToWorker::Salvage { job: id });
     } else if job.kind.outlives_kernel() {
-        batch.tell_worker(connection, ToWorker::Adopted { job: id });
+        batch.send_worker(connection, ToWorker::Adopted { job: id });
     }
     if !job.is_running() {
         return;
     }
     if job.cancel_wanted {
-        batch.tell_worker(connection, ToWorker::Cancel { job: id });
+        batch.send_worker(connection, ToWorker::Cancel { job: id });
     }
 }
 

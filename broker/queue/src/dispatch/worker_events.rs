@@ -26,7 +26,7 @@ pub(super) fn on_events(
 ) {
     let job = dispatch.jobs.get(id);
     let Some(job) = job.filter(|job| job.is_assigned_to(worker, fencing)) else {
-        batch.tell_worker(connection, ToWorker::Revoke { job: id, fencing });
+        batch.send_worker(connection, ToWorker::Revoke { job: id, fencing });
         return;
     };
     if first == 0 || first > job.acknowledged() + 1 {
@@ -45,7 +45,7 @@ pub(super) fn on_events(
     if !new.is_empty() {
         new_events(dispatch, id, new, acknowledged, batch);
     }
-    batch.tell_worker(
+    batch.send_worker(
         connection,
         ToWorker::Acknowledge {
             job: id,

@@ -33,7 +33,8 @@ pub(super) async fn list(
     let before = before.map_err(|_| paging::wrong_cursor())?;
     let rows = shared
         .store
-        .audit(&caller.identity, asked.course.as_deref(), before, size + 1)
+        .audit_log()
+        .entries(&caller.identity, asked.course.as_deref(), before, size + 1)
         .await?;
     let cursor = |row: &AuditRow| row.number.to_string();
     Ok(Json(paging::page(rows, size, cursor, act)))

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 pub(super) async fn list(
     State(shared): State<Shared>,
 ) -> Result<Json<Page<EnvironmentOverview>>, ApiError> {
-    let stored = shared.store.locks().await?;
+    let stored = shared.store.environments().locks().await?;
     let locks = stored
         .into_iter()
         .map(|row| (row.environment, Some(row.digest)));
@@ -57,7 +57,7 @@ pub(super) async fn lock(
         .filter(|(_, offered)| offered.name == name && offered.is_ready())
         .filter_map(|(_, offered)| offered.python_version.clone());
     let python_version = ready.next();
-    match shared.store.lock(&name).await? {
+    match shared.store.environments().lock(&name).await? {
         Some((row, lock)) => Ok(Json(EnvironmentLock {
             environment: name,
             digest: row.digest,

@@ -65,7 +65,7 @@ pub(crate) async fn past(
     let now_ms = unix_ms();
     let since_ms = now_ms - i64::from(days) * DAY_MS;
     let filter = HistoryFilter { courses, since_ms };
-    let rows = shared.store.history(&filter, MOST_CELLS).await?;
+    let rows = shared.store.past().jobs(&filter, MOST_CELLS).await?;
     let workers = ask(shared, Event::Overview).await?.workers;
     let open = || workers.iter().filter(|worker| worker.is_open());
     let gpus: usize = open().map(|worker| worker.devices.len().max(1)).sum();

@@ -62,7 +62,8 @@ pub(super) async fn list(
     let filter = asked.filter()?;
     let rows = shared
         .store
-        .jobs(&caller.identity, &filter, size + 1)
+        .jobs()
+        .matching(&caller.identity, &filter, size + 1)
         .await?;
     let present = ask(&shared, Event::Overview).await?;
     let now_ms = unix_ms();
@@ -108,7 +109,11 @@ pub(super) async fn find(shared: &Shared, caller: &Caller, job: String) -> Resul
         ends_with: Some(id.to_string()),
         ..JobFilter::default()
     };
-    let mut rows = shared.store.jobs(&caller.identity, &filter, 1).await?;
+    let mut rows = shared
+        .store
+        .jobs()
+        .matching(&caller.identity, &filter, 1)
+        .await?;
     let row = rows.pop().ok_or(ApiError::UnknownJob { job })?;
     let present = ask(shared, Event::Overview).await?;
     Ok(self::job(row, &present, unix_ms()))

@@ -34,7 +34,7 @@ pub(super) async fn list(
     Path(course): Path<String>,
 ) -> Result<Json<Page<api::PublicFile>>, ApiError> {
     check_member(&caller.identity, &course)?;
-    let files = shared.store.public_files(&course).await?;
+    let files = shared.store.public_files().of_course(&course).await?;
     Ok(Json(paging::whole(files.into_iter().map(shown).collect())))
 }
 
@@ -83,7 +83,11 @@ pub(super) async fn publish(
         api::Action::Publish,
         Some(baton_humanize::bytes(bytes)),
     );
-    shared.store.publish(&file, &held, &entry).await?;
+    shared
+        .store
+        .public_files()
+        .publish(&file, &held, &entry)
+        .await?;
     // Another file with some of these chunks may have been withdrawn before this one was listed.
     hold(&shared, &of, &file, &held).await?;
     Ok(Json(shown(file)))
@@ -110,10 +114,10 @@ pub(super) async fn withdraw(
         subject: name.clone(),
         detail: None,
     };
-    if !shared.store.withdraw(&entry).await? {
+    if !shared.store.public_files().withdraw(&entry).await? {
         return Err(ApiError::UnknownFile { name });
     }
-    let files = shared.store.public_files(&course).await?;
+    let files = shared.store.public_files().of_course(&course).await?;
     Ok(Json(paging::whole(files.into_iter().map(shown).collect())))
 }
 
@@ -141,7 +145,7 @@ async fn check_room(shared: &Shared, course: &str, name: &str, bytes: u64) -> Re
     let Some(limit_bytes) = shared.quotas.limit_bytes else {
         return Ok(());
     };
-    let files = shared.store.public_files(course).await?;
+    let files = shared.store.public_files().of_course(course).await?;
     let others = files.iter().filter(|file| file.name != name);
     let public_bytes: u64 = others.map(|file| file.bytes).sum();
     match public_bytes + bytes <= limit_bytes {

@@ -41,6 +41,7 @@ pub(super) async fn list(
     let filter = asked.filter()?;
     let rows = shared
         .store
+        .accounts()
         .usage(&caller.identity, &filter, size + 1)
         .await?;
     Ok(Json(paging::page(rows, size, cursor, usage)))

@@ -102,71 +102,74 @@ fn is_own(headers: &HeaderMap, caller: &Caller, fields: &Fields) -> bool {
 
 /// Returns the address of the page to show next.
 async fn carry_out(shared: &Shared, caller: &Caller, fields: &Fields) -> Result<String, ApiError> {
+    let command = command(shared, caller, fields).await?;
+    let then = page_after(&command);
+    match act(shared, caller, command).await {
+        Err(ApiError::NotDone(NotDone::UnknownJob(job))) => {
+            // The loop has forgotten finished jobs, but the page still shows them.
+            let known = shared.store.jobs().detail(&caller.identity, job).await?;
+            Err(known
+                .map_or(NotDone::UnknownJob(job), |_| NotDone::Over)
+                .into())
+        }
+        done => done.map(|_| then),
+    }
+}
+
+/// What a form asks for.
+async fn command(shared: &Shared, caller: &Caller, fields: &Fields) -> Result<Command, ApiError> {
     let field = |name: &str| fields.get(name).cloned().unwrap_or_default();
+    let (worker, course) = (field("worker"), field("course"));
     let reason = field("reason").trim().to_owned();
     let job = || {
         let job = field("job");
         job.parse::<JobId>()
             .map_err(|_| ApiError::UnknownJob { job })
     };
-    let worker = field("worker");
-    let course = field("course");
-    // The position of the form, so that the page does not scroll.
-    let to_job = |job: JobId| format!("job?id={job}#act");
-    let to_worker = |name: &str| format!("workers#act-{}", words::coded(name));
-    let (command, then) = match field("action").as_str() {
-        "cancel" => {
-            let job = job()?;
-            let reason = Some(reason).filter(|reason| !reason.is_empty());
-            (Command::Cancel { job, reason }, to_job(job))
-        }
-        "hold" => {
-            let job = job()?;
-            (Command::Hold { job, reason }, to_job(job))
-        }
-        "release" => {
-            let job = job()?;
-            (Command::Release { job }, to_job(job))
-        }
-        "move_to_front" => {
-            let job = job()?;
-            (Command::MoveToFront { job, reason }, to_job(job))
-        }
-        "drain" => {
-            let then = to_worker(&worker);
-            (Command::Drain { worker, reason }, then)
-        }
-        "resume" => {
-            let then = to_worker(&worker);
-            (Command::Resume { worker }, then)
-        }
-        "change_course" => {
-            let change = courses::change(shared, caller, &course, fields).await?;
-            let then = format!(
-                "course?{}#settings",
-                words::query(&[("name", course.clone())])
-            );
-            (Command::ChangeCourse { course, change }, then)
-        }
-        "grant" | "revoke" => {
-            let query = words::query(&[("name", course.clone())]);
-            let command = allowances::command(shared, course, fields)?;
-            (command, format!("course?{query}#allowances"))
-        }
+    Ok(match field("action").as_str() {
+        "cancel" => Command::Cancel {
+            job: job()?,
+            reason: Some(reason).filter(|reason| !reason.is_empty()),
+        },
+        "hold" => Command::Hold {
+            job: job()?,
+            reason,
+        },
+        "release" => Command::Release { job: job()? },
+        "move_to_front" => Command::MoveToFront {
+            job: job()?,
+            reason,
+        },
+        "drain" => Command::Drain { worker, reason },
+        "resume" => Command::Resume { worker },
+        "change_course" => Command::ChangeCourse {
+            change: courses::change(shared, caller, &course, fields).await?,
+            course,
+        },
+        "grant" | "revoke" => allowances::command(shared, course, fields)?,
         other => {
             let says = format!("{other:?} is unknown");
             return Err(NotDone::from(Wrong::new("action", says)).into());
         }
-    };
-    match act(shared, caller, command).await {
-        Err(ApiError::NotDone(NotDone::UnknownJob(job))) => {
-            // The loop has forgotten finished jobs, but the page still shows them.
-            let known = shared.store.job_detail(&caller.identity, job).await?;
-            Err(known
-                .map_or(NotDone::UnknownJob(job), |_| NotDone::Over)
-                .into())
+    })
+}
+
+/// The address of the page with the command's form, and the form's position, so that the page does not scroll.
+fn page_after(command: &Command) -> String {
+    let of_course =
+        |course: &str| format!("course?{}", words::query(&[("name", course.to_owned())]));
+    match command {
+        Command::Cancel { job, .. }
+        | Command::Hold { job, .. }
+        | Command::Release { job }
+        | Command::MoveToFront { job, .. } => format!("job?id={job}#act"),
+        Command::Drain { worker, .. } | Command::Resume { worker } => {
+            format!("workers#act-{}", words::coded(worker))
         }
-        done => done.map(|_| then),
+        Command::ChangeCourse { course, .. } => of_course(course) + "#settings",
+        Command::Grant { course, .. } | Command::Revoke { course, .. } => {
+            of_course(course) + "#allowances"
+        }
     }
 }
 

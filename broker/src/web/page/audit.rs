@@ -32,7 +32,8 @@ pub(super) async fn show(
 ) -> Result<Response, ApiError> {
     let rows = shared
         .store
-        .audit(&caller.identity, None, asked.before, ROWS)
+        .audit_log()
+        .entries(&caller.identity, None, asked.before, ROWS)
         .await?;
     let next = rows
         .last()

@@ -32,9 +32,10 @@ pub(super) async fn look(shared: &Shared, caller: &Caller) -> Result<Facts, ApiE
         waiting,
         finished: shared
             .store
-            .finished_jobs(&caller.identity, HISTORY)
+            .jobs()
+            .finished(&caller.identity, HISTORY)
             .await?,
-        day: shared.store.last_day(now_ms).await?,
+        day: shared.store.past().last_day(now_ms).await?,
     })
 }
 

@@ -40,7 +40,7 @@ pub(super) async fn look(
     caller: &Caller,
     job: JobId,
 ) -> Result<Option<JobFacts>, ApiError> {
-    let Some(mut detail) = shared.store.job_detail(&caller.identity, job).await? else {
+    let Some(mut detail) = shared.store.jobs().detail(&caller.identity, job).await? else {
         return Ok(None);
     };
     let present = crate::web::api::ask(shared, Event::Overview).await?;
@@ -50,13 +50,14 @@ pub(super) async fn look(
     let may_read = own || staff_may_read(shared, caller, account).await?;
     let output = match may_read {
         true => Some(output::text(
-            &shared.store.last_outputs(job, OUTPUTS).await?,
+            &shared.store.events().last_outputs(job, OUTPUTS).await?,
         )),
         false => None,
     };
     let code = match own {
         true => shared
             .store
+            .jobs()
             .submission(job)
             .await?
             .map(|submission| submission.cell.code),

@@ -16,10 +16,10 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use baton_broker_queue::JobView;
+use baton_broker_queue::{Account, JobView};
 use baton_broker_store::{UsageFilter, UsageRow};
 use maud::{Markup, html};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::RangeInclusive};
 
 const DAY_MS: i64 = 24 * 3_600_000;
 const MOST_ROWS: u32 = 200_000;
@@ -28,6 +28,14 @@ const MOST_ROWS: u32 = 200_000;
 pub(super) struct Asked {
     days: Option<u32>,
     course: Option<String>,
+}
+
+/// What was used in some days.
+struct Used {
+    by_day: BTreeMap<i64, u64>,
+    /// By person and course.
+    sums: BTreeMap<(String, String), Sum>,
+    waits_ms: Vec<u64>,
 }
 
 #[derive(Default)]
@@ -44,78 +52,91 @@ pub(super) async fn show(
     Extension(caller): Extension<Caller>,
     Query(asked): Query<Asked>,
 ) -> Result<Response, ApiError> {
-    let days = asked.days();
-    let rows = asked.usage(&shared, &caller).await?;
-    let today = unix_ms().div_euclid(DAY_MS);
-    let mut by_day: BTreeMap<i64, u64> = (today - i64::from(days) + 1..=today)
-        .map(|day| (day, 0))
-        .collect();
-    let mut sums: BTreeMap<(String, String), Sum> = BTreeMap::new();
-    for row in rows {
-        *by_day.entry(row.day).or_default() += row.run_ms;
-        let sum = sums
-            .entry((row.account.owner, row.account.course))
-            .or_default();
-        sum.run_ms += row.run_ms;
-        sum.runs += row.runs;
+    let (now_ms, first_day) = (unix_ms(), asked.first_day());
+    let mut used = Used::on(first_day..=now_ms.div_euclid(DAY_MS));
+    for row in asked.usage(&shared, &caller).await? {
+        used.add_past(row);
     }
-    let now_ms = unix_ms();
     for job in ask(&shared, Event::Overview).await?.jobs {
-        let Some(started_ms) = job.started_ms.filter(|_| asked.shows(&job, &caller)) else {
-            continue;
-        };
-        let run_ms = (now_ms - started_ms).max(0).unsigned_abs();
-        *by_day.entry(today).or_default() += run_ms;
-        let sum = sums
-            .entry((job.account.owner, job.account.course))
-            .or_default();
-        sum.run_ms += run_ms;
-        sum.runs += 1;
-        sum.now += 1;
+        if asked.shows(&job, &caller) {
+            used.add_running(job, now_ms);
+        }
     }
-    let since_ms = (today - i64::from(days) + 1) * DAY_MS;
     let waits = shared
         .store
-        .waits(&caller.identity, asked.course(), since_ms)
+        .past()
+        .waits(&caller.identity, asked.course(), first_day * DAY_MS)
         .await?;
-    let mut all = Vec::with_capacity(waits.len());
     for (account, waited_ms) in waits {
-        all.push(waited_ms);
-        sums.entry((account.owner, account.course))
-            .or_default()
-            .waits_ms
-            .push(waited_ms);
+        used.add_wait(account, waited_ms);
     }
-    all.sort_unstable();
-    let mut sums: Vec<((String, String), Sum)> = sums.into_iter().collect();
-    sums.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.run_ms));
-    sums.iter_mut()
-        .for_each(|(_, sum)| sum.waits_ms.sort_unstable());
-    let bars: Vec<(String, u64)> = by_day.iter().map(|(day, ms)| (day_of(*day), *ms)).collect();
     let page = Page {
         here: "people",
         title: "People".to_owned(),
         live: None,
-        main: main(&asked, &bars, &sums, &all),
+        main: main(&asked, used),
     };
     Ok(page.show(&caller))
 }
 
-fn main(
-    asked: &Asked,
-    days: &[(String, u64)],
-    sums: &[((String, String), Sum)],
-    waits: &[u64],
-) -> Markup {
-    let used: u64 = days.iter().map(|(_, ms)| ms).sum();
-    let cells = sums.iter().map(|(_, sum)| sum.runs).sum::<u64>();
-    let run_now = sums.iter().map(|(_, sum)| sum.now).sum::<u64>();
-    let columns = days
-        .iter()
-        .map(|(day, ms)| (day.get(5..).unwrap_or(day), *ms, words::span(*ms)));
-    let columns: Vec<_> = columns.collect();
+impl Used {
+    fn on(days: RangeInclusive<i64>) -> Self {
+        Self {
+            by_day: days.map(|day| (day, 0)).collect(),
+            sums: BTreeMap::new(),
+            waits_ms: Vec::new(),
+        }
+    }
+
+    fn add_past(&mut self, row: UsageRow) {
+        *self.by_day.entry(row.day).or_default() += row.run_ms;
+        let sum = self.sum_of(row.account);
+        sum.run_ms += row.run_ms;
+        sum.runs += row.runs;
+    }
+
+    fn add_running(&mut self, job: JobView, now_ms: i64) {
+        let Some(started_ms) = job.started_ms else {
+            return;
+        };
+        let run_ms = (now_ms - started_ms).max(0).unsigned_abs();
+        let today = now_ms.div_euclid(DAY_MS);
+        *self.by_day.entry(today).or_default() += run_ms;
+        let sum = self.sum_of(job.account);
+        sum.run_ms += run_ms;
+        sum.runs += 1;
+        sum.now += 1;
+    }
+
+    fn add_wait(&mut self, account: Account, waited_ms: u64) {
+        self.waits_ms.push(waited_ms);
+        self.sum_of(account).waits_ms.push(waited_ms);
+    }
+
+    fn sum_of(&mut self, account: Account) -> &mut Sum {
+        self.sums
+            .entry((account.owner, account.course))
+            .or_default()
+    }
+}
+
+fn main(asked: &Asked, mut used: Used) -> Markup {
+    used.waits_ms.sort_unstable();
+    let days = used.by_day.iter();
+    let days: Vec<(String, u64)> = days.map(|(day, ms)| (day_of(*day), *ms)).collect();
     html! {
         div.head { h1 { "People" } p.quiet { "GPU time and waits of the last " (words::count(days.len(), "day", "days")) } }
+        (choice(asked))
+        div.pair {
+            (by_day(&days))
+            (total(&used))
+        }
+        (by_person(used.sums))
+    }
+}
+
+fn choice(asked: &Asked) -> Markup {
+    html! {
         form.card method="get" action="people" { div.inline {
             label { "Days" select name="days" {
                 @for choice in [1, 7, 14, 30] { option value=(choice) selected[choice == asked.days()] { (choice) } }
@@ -124,29 +145,54 @@ fn main(
             button { "Show" }
             a.button href=(asked.csv()) { "Download CSV" }
         } }
-        div.pair {
-            section.card {
-                h2 { "GPU time by day" }
-                @if days.len() <= 14 { (baton_charts::columns(&columns, "GPU time by day; the table has the same data")) }
-                details { summary { "As a table" } div.scroll { table {
-                    caption { "GPU time by day" }
-                    thead { tr { th scope="col" { "Day (UTC)" } th.number scope="col" { "GPU time" } } }
-                    tbody { @for (day, ms) in days { tr { th scope="row" { (day) } td.number { (words::span(*ms)) } } } }
-                } } }
+    }
+}
+
+fn by_day(days: &[(String, u64)]) -> Markup {
+    let columns = days
+        .iter()
+        .map(|(day, ms)| (day.get(5..).unwrap_or(day), *ms, words::span(*ms)));
+    let columns: Vec<_> = columns.collect();
+    html! {
+        section.card {
+            h2 { "GPU time by day" }
+            @if days.len() <= 14 { (baton_charts::columns(&columns, "GPU time by day; the table has the same data")) }
+            details { summary { "As a table" } div.scroll { table {
+                caption { "GPU time by day" }
+                thead { tr { th scope="col" { "Day (UTC)" } th.number scope="col" { "GPU time" } } }
+                tbody { @for (day, ms) in days { tr { th scope="row" { (day) } td.number { (words::span(*ms)) } } } }
+            } } }
+        }
+    }
+}
+
+fn total(used: &Used) -> Markup {
+    let run_ms = used.by_day.values().sum();
+    let cells = used.sums.values().map(|sum| sum.runs).sum::<u64>();
+    let run_now = used.sums.values().map(|sum| sum.now).sum::<u64>();
+    html! {
+        section.card {
+            h2 { "Total" }
+            dl.facts {
+                dt { "GPU time" } dd.big { (words::span(run_ms)) }
+                dt { "Cells" } dd.big { (cells) }
+                dt { "Median wait" } dd.big { (words::percentile(&used.waits_ms, 50)) }
+                dt { "99th percentile of waits" } dd.big { (words::percentile(&used.waits_ms, 99)) }
             }
-            section.card {
-                h2 { "Total" }
-                dl.facts {
-                    dt { "GPU time" } dd.big { (words::span(used)) }
-                    dt { "Cells" } dd.big { (cells) }
-                    dt { "Median wait" } dd.big { (words::percentile(waits, 50)) }
-                    dt { "99th percentile of waits" } dd.big { (words::percentile(waits, 99)) }
-                }
-                @if run_now > 0 {
-                    p."quiet small" { "With " (words::count(usize::try_from(run_now).unwrap_or(usize::MAX), "running cell", "running cells")) ", up to now. The CSV contains only finished cells." }
-                }
+            @if run_now > 0 {
+                p."quiet small" { "With " (words::count(usize::try_from(run_now).unwrap_or(usize::MAX), "running cell", "running cells")) ", up to now. The CSV contains only finished cells." }
             }
         }
+    }
+}
+
+fn by_person(sums: BTreeMap<(String, String), Sum>) -> Markup {
+    let all_ms = sums.values().map(|sum| sum.run_ms).sum::<u64>();
+    let mut sums: Vec<((String, String), Sum)> = sums.into_iter().collect();
+    sums.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.run_ms));
+    sums.iter_mut()
+        .for_each(|(_, sum)| sum.waits_ms.sort_unstable());
+    html! {
         section.card { div.scroll tabindex="0" role="region" aria-label="Use by person" { table {
             caption { "By person, largest first" }
             thead { tr {
@@ -159,12 +205,12 @@ fn main(
                 th.number scope="col" { "Wait p99" }
             } }
             tbody {
-                @for ((person, course), sum) in sums {
+                @for ((person, course), sum) in &sums {
                     tr {
                         th scope="row" { (person) }
                         td { (words::course(course)) }
                         td.number { (words::span(sum.run_ms)) }
-                        td.number { (sum.run_ms * 100 / used.max(1)) " %" }
+                        td.number { (sum.run_ms * 100 / all_ms.max(1)) " %" }
                         td.number { (sum.runs) }
                         td.number { (words::percentile(&sum.waits_ms, 50)) }
                         td.number { (words::percentile(&sum.waits_ms, 99)) }
@@ -218,6 +264,11 @@ impl Asked {
         self.days.unwrap_or(7).clamp(1, 366)
     }
 
+    /// The first of the days, in days since 1970.
+    fn first_day(&self) -> i64 {
+        unix_ms().div_euclid(DAY_MS) - i64::from(self.days()) + 1
+    }
+
     fn shows(&self, job: &JobView, caller: &Caller) -> bool {
         let course = |course| job.account.course == course;
         caller.identity.may_see(&job.account) && self.course().is_none_or(course)
@@ -237,14 +288,14 @@ impl Asked {
     }
 
     async fn usage(&self, shared: &Shared, caller: &Caller) -> Result<Vec<UsageRow>, ApiError> {
-        let today = unix_ms().div_euclid(DAY_MS);
         let filter = UsageFilter {
-            from: Some(today - i64::from(self.days()) + 1),
+            from: Some(self.first_day()),
             course: self.course().map(str::to_owned),
             ..UsageFilter::default()
         };
         Ok(shared
             .store
+            .accounts()
             .usage(&caller.identity, &filter, MOST_ROWS)
             .await?)
     }

@@ -228,6 +228,20 @@ impl Session {
         !self.computes() && self.moves_since().is_none()
     }
 
+    /// Whether memory of it can move out now.
+    pub(crate) fn may_leave(&self) -> bool {
+        self.rests() && self.bytes_there() > 0
+    }
+
+    /// The room on the GPU that it needs to return, or for its requested allocations.
+    pub(crate) fn bytes_needed(&self) -> u64 {
+        if self.is_swapped_out() {
+            self.swapped_out_bytes
+        } else {
+            self.growing_bytes
+        }
+    }
+
     /// Memory that is not on the GPU, or is about to leave it.
     pub(crate) fn bytes_to_return(&self) -> u64 {
         self.swapped_out_bytes + self.bytes_leaving()
@@ -275,6 +289,18 @@ impl Session {
         self.bytes + self.growing_bytes > 0 || self.activity == Activity::Running || self.waits()
     }
 
+    /// The session is ended at this time unless it has drained and its memory has moved.
+    pub(crate) fn deadline(&self, settings: &Settings) -> Option<Duration> {
+        match self.lease {
+            Lease::Ending => None,
+            Lease::Draining { deadline, .. } => Some(deadline),
+            Lease::Idle | Lease::Waiting { .. } | Lease::Holding { .. } => {
+                let move_time = Duration::from_secs(self.bytes / settings.slowest_move);
+                Some(self.moves_since()? + settings.drain_limit + move_time)
+            }
+        }
+    }
+
     pub(crate) fn bytes_leaving(&self) -> u64 {
         match self.residency {
             Residency::Leaving { bytes, .. } => bytes,
@@ -292,6 +318,11 @@ impl Session {
         if self.trim == Trim::Done {
             self.trim = Trim::Can;
         }
+    }
+
+    pub(crate) fn begin_cell(&mut self) {
+        self.expect_cell();
+        self.attained = Duration::ZERO;
     }
 
     /// Its memory is not moved before this time, because the session may free some of it until then.

@@ -9,8 +9,8 @@
 use crate::arbiter::{
     SessionId,
     accounts::Account,
-    leases::level,
     session::{Release, Residency, Session},
+    settings::level,
 };
 use std::{ops::Index, time::Duration};
 
@@ -251,7 +251,7 @@ fn list_of(levels: &[Duration], session: &Session) -> Option<List> {
     if session.computes() {
         Some(List::Computing)
     } else if session.waits() {
-        Some(List::Waiting(level(levels, session)))
+        Some(List::Waiting(level(levels, session.attained)))
     } else {
         None
     }

@@ -82,4 +82,24 @@ impl Settings {
             memory,
         }
     }
+
+    /// The level of a cell that has used this much GPU time; 0 is the highest.
+    pub(crate) fn level(&self, attained: Duration) -> usize {
+        level(&self.levels, attained)
+    }
+
+    pub(crate) fn lowest(&self) -> usize {
+        self.levels.len()
+    }
+
+    /// GPU time until a cell falls to the next level.
+    pub(crate) fn until_next_level(&self, attained: Duration) -> Option<Duration> {
+        let limit = self.levels.get(self.level(attained))?;
+        Some(*limit - attained)
+    }
+}
+
+pub(crate) fn level(levels: &[Duration], attained: Duration) -> usize {
+    let is_past = |limit: &&Duration| attained >= **limit;
+    levels.iter().filter(is_past).count()
 }

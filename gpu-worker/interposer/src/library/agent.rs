@@ -9,7 +9,7 @@
 
 use super::{
     Process,
-    ahead::{Ahead, Made},
+    ahead::{self, Ahead, Made},
     connection::{Frames, Introduction, WELCOME, introduction},
     sys::{
         driver::{self, OUT_OF_MEMORY},
@@ -122,16 +122,16 @@ fn run(process: &'static Process, introduction: &Introduction, mut frames: Frame
         };
         let end = listen(process, frames, sender).and_then(|()| agent.serve(&heard));
         process.connection.close();
-        let driver = process.driver();
+        let driver = process.driver.begin();
         agent.ahead = None;
         agent.made.clear();
         // The next connection does not know about places on the host.
-        process.unpin(u64::MAX);
+        ahead::unpin(process, u64::MAX);
         drop(driver);
         let lost_at = Instant::now();
         let mut is_drained = false;
         frames = loop {
-            let driver = process.driver();
+            let driver = process.driver.begin();
             is_drained = is_drained || agent.drain();
             // A hello cannot describe memory that is only partly on the host.
             if is_drained && process.memory().is_away() {
@@ -236,7 +236,7 @@ impl Agent {
     fn serve(&mut self, heard: &Receiver<Heard>) -> io::Result<()> {
         loop {
             let heard = self.next(heard);
-            let _driver = self.process.driver();
+            let _driver = self.process.driver.begin();
             match heard {
                 Ok(Heard::Said(message)) => self.handle(message),
                 Ok(Heard::Ended(error)) => return Err(error),
@@ -308,7 +308,7 @@ impl Agent {
             // This thread moves the memory itself, so no move is under way now.
             ToSession::Unpin { bytes } => {
                 let missing = self.end_pinning();
-                process.unpin(bytes.saturating_sub(missing));
+                ahead::unpin(process, bytes.saturating_sub(missing));
             }
             ToSession::Trim => process.trims.ask(),
             // The reading thread has passed answers on to the thread that asked.
@@ -335,7 +335,7 @@ impl Agent {
         let process = self.process;
         if let Some(made) = self.made.pop_front()
             && let Some(ahead) = &mut self.ahead
-            && ahead.take_in(made, |place| process.pin_place(place))
+            && ahead.take_in(made, |place| ahead::pin_place(process, place))
         {
             self.end_pinning();
         }
@@ -349,7 +349,7 @@ impl Agent {
             return 0;
         };
         for made in self.made.drain(..) {
-            ahead.take_in(made, |place| process.give_place(place));
+            ahead.take_in(made, |place| ahead::give_place(process, place));
         }
         let bytes = ahead.bytes();
         process.connection.send(&FromSession::Pinned { bytes });
@@ -358,7 +358,7 @@ impl Agent {
 
     fn swap_in(&self) {
         let since = Instant::now();
-        let _held = self.process.contexts_stay();
+        let _held = self.process.contexts.stay();
         let swapped = self.process.memory().swap_in();
         let nanoseconds = since.elapsed().as_nanos() as u64;
         self.process.connection.send(&match swapped {

@@ -111,44 +111,42 @@ impl Drop for Ahead {
     }
 }
 
-impl Process {
-    /// Pins a place that was made, and gives it to memory on the GPU that has none.
-    pub(super) fn pin_place(&self, mut made: HostMemory) -> Given {
-        let _held = self.contexts_stay();
-        let Some((place, context)) = self.memory().without_place(made.bytes()) else {
-            return Given::NotNeeded;
-        };
-        // Other threads may allocate and submit meanwhile.
-        if context.with(|| Ok(made.pin())) != Ok(true) {
-            return Given::NotPinned;
-        }
-        let given = self.memory().give_place(place, context, made);
-        match given {
-            Ok(()) => Given::Yes,
-            Err(made) => {
-                context.with_if_it_lives(|| drop(made));
-                Given::NotNeeded
-            }
+/// Pins a place that was made, and gives it to memory on the GPU that has none.
+pub(super) fn pin_place(process: &Process, mut made: HostMemory) -> Given {
+    let _held = process.contexts.stay();
+    let Some((place, context)) = process.memory().without_place(made.bytes()) else {
+        return Given::NotNeeded;
+    };
+    // Other threads may allocate and submit meanwhile.
+    if context.with(|| Ok(made.pin())) != Ok(true) {
+        return Given::NotPinned;
+    }
+    let given = process.memory().give_place(place, context, made);
+    match given {
+        Ok(()) => Given::Yes,
+        Err(made) => {
+            context.with_if_it_lives(|| drop(made));
+            Given::NotNeeded
         }
     }
+}
 
-    /// Gives a place to memory that has none, unpinned: it is pinned when the memory leaves.
-    pub(super) fn give_place(&self, made: HostMemory) -> Given {
-        let mut memory = self.memory();
-        let Some((place, context)) = memory.without_place(made.bytes()) else {
-            return Given::NotNeeded;
-        };
-        let given = memory.give_place(place, context, made);
-        given.map_or(Given::NotNeeded, |()| Given::Yes)
-    }
+/// Gives a place to memory that has none, unpinned: it is pinned when the memory leaves.
+pub(super) fn give_place(process: &Process, made: HostMemory) -> Given {
+    let mut memory = process.memory();
+    let Some((place, context)) = memory.without_place(made.bytes()) else {
+        return Given::NotNeeded;
+    };
+    let given = memory.give_place(place, context, made);
+    given.map_or(Given::NotNeeded, |()| Given::Yes)
+}
 
-    /// Returns empty places on the host to the system, for at least this many bytes, or all.
-    pub(super) fn unpin(&self, bytes: u64) {
-        let _held = self.contexts_stay();
-        let taken = self.memory().take_empty_places(bytes);
-        for (context, place) in taken {
-            context.with_if_it_lives(|| drop(place));
-        }
+/// Returns empty places on the host to the system, for at least this many bytes, or all.
+pub(super) fn unpin(process: &Process, bytes: u64) {
+    let _held = process.contexts.stay();
+    let taken = process.memory().take_empty_places(bytes);
+    for (context, place) in taken {
+        context.with_if_it_lives(|| drop(place));
     }
 }
 

@@ -3,9 +3,9 @@
 //! Otherwise a request of the worker could reach a driver that is shutting down, and its error would look like a
 //! fault of the session.
 
-use super::{Process, RETRY};
+use super::RETRY;
 use std::{
-    sync::{MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -13,29 +13,28 @@ use std::{
 /// How long the exit waits for what the agent is doing.
 const LAST_WORK: Duration = Duration::from_secs(5);
 
-impl Process {
-    /// The process exits. From now on the agent does not use the driver.
-    pub(super) fn end(&self) {
-        if !self.gate.is_in_use() {
-            return;
-        }
-        let since = Instant::now();
-        loop {
-            match self.driver.try_lock() {
-                Ok(driver) => {
-                    std::mem::forget(driver);
-                    break;
-                }
-                Err(_) if since.elapsed() < LAST_WORK => thread::sleep(RETRY),
-                Err(_) => break,
-            }
-        }
-        self.connection.hang_up();
-        self.gate.give_up();
+/// The agent's use of the driver, which is taken away for good when the process exits.
+pub(super) struct DriverUse(Mutex<()>);
+
+impl DriverUse {
+    pub(super) const fn new() -> Self {
+        Self(Mutex::new(()))
     }
 
     /// The agent must hold this while it uses the driver. Waits for ever if the process exits.
-    pub(super) fn driver(&self) -> MutexGuard<'_, ()> {
-        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn begin(&self) -> MutexGuard<'_, ()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the agent does not use the driver.
+    pub(super) fn end(&self) {
+        let since = Instant::now();
+        loop {
+            match self.0.try_lock() {
+                Ok(driver) => return std::mem::forget(driver),
+                Err(_) if since.elapsed() < LAST_WORK => thread::sleep(RETRY),
+                Err(_) => return,
+            }
+        }
     }
 }

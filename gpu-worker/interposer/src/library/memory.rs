@@ -4,8 +4,9 @@
 //! one. So no more leaves than others need, and the room of the first chunk is available before the last has
 //! left. Memory that cannot move is only counted.
 
-mod places;
+mod region;
 
+use self::region::{Chunk, Region, first_error};
 use super::{
     freed::{InOrder, StreamOrder},
     heap::{Heap, Range},
@@ -20,8 +21,6 @@ use std::{
     sync::atomic::AtomicUsize,
     thread,
 };
-
-const CHUNK_BYTES: u64 = 64 << 20;
 
 /// How many chunks are copied before the first of them is returned to the driver.
 const COPIES_AHEAD: usize = 2;
@@ -68,25 +67,6 @@ struct Fixed {
     bytes: u64,
     /// It is freed when this context ends.
     context: Option<Context>,
-}
-
-#[derive(Debug)]
-struct Region {
-    context: Context,
-    device: i32,
-    chunks: Vec<Chunk>,
-}
-
-#[derive(Debug)]
-struct Chunk {
-    range: Range,
-    /// The driver's handle while the chunk is on the GPU.
-    handle: Option<u64>,
-    /// Its place on the host, kept when the chunk returns, because pinning a new one takes longer than the
-    /// move.
-    shadow: Option<HostMemory>,
-    /// The shadow holds the chunk's contents.
-    has_left: bool,
 }
 
 impl Memory {
@@ -285,6 +265,68 @@ impl Memory {
         std::mem::replace(&mut self.graph_bytes, bytes) != bytes
     }
 
+    // ---- places on the host for memory that is on the GPU
+
+    /// The sizes of the places to make for memory that has none, for at most this many bytes.
+    pub(super) fn sizes_without_place(&self, bytes: u64) -> Vec<u64> {
+        let mut left = bytes;
+        let mut fits = |chunk: &Chunk| {
+            let size = chunk.range.bytes;
+            let fits = chunk.lacks_place() && size <= left;
+            left -= if fits { size } else { 0 };
+            fits.then_some(size)
+        };
+        let chunks = self.regions.values().flat_map(|region| &region.chunks);
+        chunks.filter_map(&mut fits).collect()
+    }
+
+    /// Memory that lacks a place of this size, and its context.
+    pub(super) fn without_place(&self, bytes: u64) -> Option<(ChunkKey, Context)> {
+        self.regions.iter().find_map(|(base, region)| {
+            let lacks = |chunk: &Chunk| chunk.lacks_place() && chunk.range.bytes == bytes;
+            let index = region.chunks.iter().position(lacks)?;
+            Some(((*base, index), region.context))
+        })
+    }
+
+    /// Gives the memory its place, or returns the place if it is no longer needed.
+    pub(super) fn give_place(
+        &mut self,
+        (base, index): ChunkKey,
+        context: Context,
+        made: HostMemory,
+    ) -> Result<(), HostMemory> {
+        let region = self.regions.get_mut(&base);
+        let region = region.filter(|region| region.context == context);
+        match region.and_then(|region| region.chunks.get_mut(index)) {
+            Some(chunk) if chunk.lacks_place() && chunk.range.bytes == made.bytes() => {
+                chunk.shadow = Some(made);
+                Ok(())
+            }
+            _ => Err(made),
+        }
+    }
+
+    /// Takes empty places of at least this many bytes, or all. The caller drops each in its context, if that
+    /// still exists.
+    pub(super) fn take_empty_places(&mut self, bytes: u64) -> Vec<(Context, HostMemory)> {
+        let mut left = bytes;
+        let mut taken = Vec::new();
+        for region in self.regions.values_mut() {
+            let here = region.chunks.iter_mut().filter(|one| one.handle.is_some());
+            for chunk in here {
+                if left == 0 {
+                    return taken;
+                }
+                if let Some(place) = chunk.shadow.take() {
+                    left = left.saturating_sub(place.bytes());
+                    taken.push((region.context, place));
+                }
+            }
+        }
+        taken
+    }
+
     // ---- moving
 
     /// Moves at least this many bytes off the GPU, or all. Nothing may be in flight. `left` is called with the
@@ -453,101 +495,6 @@ impl Memory {
     }
 }
 
-impl Region {
-    fn new(address: u64, bytes: u64, context: Context, device: i32) -> Self {
-        let chunk = |from: u64| Chunk {
-            range: Range {
-                address: address + from,
-                bytes: CHUNK_BYTES.min(bytes - from),
-            },
-            handle: None,
-            shadow: None,
-            has_left: false,
-        };
-        Self {
-            context,
-            device,
-            chunks: (0..bytes)
-                .step_by(CHUNK_BYTES as usize)
-                .map(chunk)
-                .collect(),
-        }
-    }
-
-    fn away_bytes(&self) -> u64 {
-        let away = self.chunks.iter().filter(|chunk| chunk.handle.is_none());
-        away.map(|chunk| chunk.range.bytes).sum()
-    }
-
-    /// Puts GPU memory behind all chunks that have none, or behind none of them if that fails.
-    fn back(&mut self) -> Result<(), Code> {
-        let (device, chunks) = (self.device, &mut self.chunks);
-        self.context.with(|| {
-            let away = chunks.iter_mut().filter(|chunk| chunk.handle.is_none());
-            let mut backed = Vec::new();
-            for chunk in away {
-                match driver::back(chunk.range.address, chunk.range.bytes, device) {
-                    Ok(handle) => chunk.handle = Some(handle),
-                    Err(code) => {
-                        backed.into_iter().for_each(|chunk: &mut Chunk| {
-                            let _ = chunk.unback();
-                        });
-                        return Err(code);
-                    }
-                }
-                backed.push(chunk);
-            }
-            Ok(())
-        })
-    }
-
-    /// Releases the region's memory and its places on the host.
-    fn unback(&mut self) -> Result<(), Code> {
-        let chunks = &mut self.chunks;
-        self.context.with_if_it_lives(|| {
-            let unbacked = chunks.iter_mut().map(Chunk::unback);
-            let code = unbacked.fold(SUCCESS, first_error);
-            // The driver can unpin a place only in a context.
-            chunks.iter_mut().for_each(|chunk| chunk.shadow = None);
-            driver::as_result(code)
-        })
-    }
-}
-
-impl Chunk {
-    /// It is on the GPU, and has no place on the host.
-    fn lacks_place(&self) -> bool {
-        self.handle.is_some() && self.shadow.is_none()
-    }
-
-    fn unback(&mut self) -> Result<(), Code> {
-        let Some(handle) = self.handle.take() else {
-            return Ok(());
-        };
-        driver::unback(self.range.address, self.range.bytes, handle)
-    }
-
-    fn copy_out(&mut self, stream: Stream) -> Result<Event, Code> {
-        let Range { address, bytes } = self.range;
-        if let Some(shadow) = &mut self.shadow {
-            shadow.pin();
-            driver::copy_out(shadow.address(), address, bytes, stream)?;
-            self.has_left = true;
-        }
-        Event::record(stream).ok_or(OUT_OF_MEMORY)
-    }
-
-    fn copy_in(&self, stream: Stream) -> Result<(), Code> {
-        match &self.shadow {
-            Some(shadow) if self.has_left => {
-                let Range { address, bytes } = self.range;
-                driver::copy_in(address, shadow.address(), bytes, stream)
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
 /// The context of the region in which an address lies.
 fn context_in(regions: &BTreeMap<u64, Region>, address: u64) -> Option<Context> {
     let (_, region) = regions.range(..=address).next_back()?;
@@ -561,11 +508,4 @@ fn stream_of(streams: &mut BTreeMap<Context, Stream>, context: Context) -> Resul
     let stream = context.with(driver::own_stream)?;
     streams.insert(context, stream);
     Ok(stream)
-}
-
-fn first_error(code: Code, result: Result<(), Code>) -> Code {
-    match (code, result) {
-        (SUCCESS, Err(code)) => code,
-        _ => code,
-    }
 }

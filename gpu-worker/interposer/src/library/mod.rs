@@ -35,16 +35,17 @@ mod wire;
 use crate::wire;
 use captures::Captures;
 use connection::{Answer, Connection};
+use contexts::Contexts;
 use drains::Drains;
+use exit::DriverUse;
 use freed::StreamOrder;
 use gate::{Entry, Gate};
 use memory::{Freed, Left, Memory};
 use pools::Pools;
 use std::{
-    collections::BTreeSet,
     os::fd::RawFd,
     sync::{
-        Mutex, MutexGuard, PoisonError, RwLock,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -69,8 +70,7 @@ const ROOM_BYTES: u64 = 512 << 20;
 struct Process {
     gate: Gate,
     drains: Drains,
-    /// Held by the agent while it uses the driver, and taken for good when the process exits.
-    driver: Mutex<()>,
+    driver: DriverUse,
     windows: Windows,
     captures: Captures,
     pools: Pools,
@@ -80,13 +80,9 @@ struct Process {
     memory: Mutex<Memory>,
     /// Held by the thread that asks for more memory.
     growing: Mutex<()>,
-    contexts: Mutex<BTreeSet<Context>>,
-    /// Those of them that are parts of the primary context.
-    green_contexts: Mutex<BTreeSet<Context>>,
+    contexts: Contexts,
     /// Marks behind all work of the contexts, while the agent checks whether that work is done.
     marks: Mutex<Vec<Event>>,
-    /// Held by a thread that ends a context, and shared by threads that use other threads' contexts.
-    endings: RwLock<()>,
     is_started: AtomicBool,
     has_failed: AtomicBool,
     can_map: AtomicBool,
@@ -97,7 +93,7 @@ struct Process {
 static PROCESS: Process = Process {
     gate: Gate::new(),
     drains: Drains::new(),
-    driver: Mutex::new(()),
+    driver: DriverUse::new(),
     windows: Windows::new(),
     captures: Captures::new(),
     pools: Pools::new(),
@@ -106,10 +102,8 @@ static PROCESS: Process = Process {
     connection: Connection::new(),
     memory: Mutex::new(Memory::new()),
     growing: Mutex::new(()),
-    contexts: Mutex::new(BTreeSet::new()),
-    green_contexts: Mutex::new(BTreeSet::new()),
+    contexts: Contexts::new(),
     marks: Mutex::new(Vec::new()),
-    endings: RwLock::new(()),
     is_started: AtomicBool::new(false),
     has_failed: AtomicBool::new(false),
     can_map: AtomicBool::new(false),
@@ -129,6 +123,15 @@ impl Process {
             sys::forget_in_forked_children();
             // The driver has registered its own end before, so that comes after.
             sys::end_at_exit();
+        }
+    }
+
+    /// The process exits.
+    fn end(&self) {
+        if self.gate.is_in_use() {
+            self.driver.end();
+            self.connection.hang_up();
+            self.gate.give_up();
         }
     }
 
@@ -191,7 +194,7 @@ impl Process {
     /// Asks for a lease. Also takes note of the thread's context, which this library may not have seen before.
     fn want(&self) {
         if let Ok((context, _)) = driver::current() {
-            self.meet(context);
+            self.contexts.meet(context);
         }
         self.connection.send(&FromSession::Want);
     }
@@ -227,7 +230,7 @@ impl Process {
 
     /// Moves at least this many bytes off the GPU.
     fn swap_out(&self, bytes: u64) -> Left {
-        let held = self.contexts_stay();
+        let held = self.contexts.stay();
         let left = |bytes| self.connection.send(&FromSession::Left { bytes });
         let left = self.memory().swap_out(bytes, left);
         drop(held);
@@ -239,22 +242,21 @@ impl Process {
 
     /// Waits until the GPU has no work of this process.
     fn synchronize(&self) {
-        let _held = self.contexts_stay();
-        let contexts: Vec<Context> = self.contexts().iter().copied().collect();
-        for context in contexts {
+        let _held = self.contexts.stay();
+        for context in self.contexts.all() {
             if let Err(code) = context.with(driver::synchronize) {
                 self.look_at(code);
                 // The context may be gone.
-                self.contexts().remove(&context);
+                self.contexts.forget(context);
             }
         }
     }
 
     /// Records marks for [`Process::is_idle`] behind all work that was submitted until now.
     fn mark_contexts(&self) {
-        let held = self.contexts_stay();
-        let contexts: Vec<Context> = self.contexts().iter().copied().collect();
-        let marks: Option<Vec<Event>> = contexts.into_iter().map(Event::record_in).collect();
+        let held = self.contexts.stay();
+        let contexts = self.contexts.all().into_iter();
+        let marks: Option<Vec<Event>> = contexts.map(Event::record_in).collect();
         match marks {
             Some(marks) => *self.marks() = marks,
             None => {
@@ -329,8 +331,8 @@ impl Process {
     /// Allocates for the calling thread's context. Errors are the driver's codes.
     fn allocate(&self, bytes: u64) -> Result<u64, Code> {
         let (context, device) = driver::current()?;
-        self.meet(context);
-        let context = self.owner(context);
+        self.contexts.meet(context);
+        let context = self.contexts.owner(context);
         // Querying an event would invalidate a capture.
         if let Some(_none) = self.captures.none() {
             self.reap(false);

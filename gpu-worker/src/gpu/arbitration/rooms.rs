@@ -1,9 +1,8 @@
 //! Room that other sessions make for memory that is in no ledger: the contexts of a session that returns to the
 //! GPU.
 
-use super::Arbitration;
 use crate::gpu::Token;
-use baton_scheduling::arbiter::{Event, SessionId};
+use baton_scheduling::arbiter::SessionId;
 use std::collections::HashMap;
 use tokio::sync::oneshot;
 
@@ -25,77 +24,60 @@ struct Room {
     waits: Option<oneshot::Sender<bool>>,
 }
 
+/// A room that was requested.
+pub(super) struct Requested {
+    pub(super) session: SessionId,
+    pub(super) bytes: u64,
+    /// How large it was before, which was not enough; 0 for a new room.
+    pub(super) before_bytes: u64,
+}
+
 impl Rooms {
-    /// Returns `false` if the session does not stand for a room.
-    pub(super) fn answer(&mut self, session: SessionId, granted: bool) -> bool {
-        let Some(room) = self.open.get_mut(&session) else {
-            return false;
+    /// Enlarges the session's room by `more` bytes.
+    pub(super) fn enlarge(
+        &mut self,
+        token: Token,
+        more: u64,
+        answer: oneshot::Sender<bool>,
+    ) -> Requested {
+        let session = self.of(token).unwrap_or_else(|| {
+            self.count += 1;
+            ROOM | self.count
+        });
+        let before_bytes = self.open.get(&session).map_or(0, |room| room.bytes);
+        let bytes = before_bytes + more;
+        let room = Room {
+            token,
+            bytes,
+            waits: Some(answer),
         };
+        self.open.insert(session, room);
+        Requested {
+            session,
+            bytes,
+            before_bytes,
+        }
+    }
+
+    /// Returns whose room it is, and its size. `None` if the arbiter's session does not stand for a room.
+    pub(super) fn answer(&mut self, session: SessionId, granted: bool) -> Option<(Token, u64)> {
+        let room = self.open.get_mut(&session)?;
         if let Some(waits) = room.waits.take() {
             let _ = waits.send(granted);
         }
-        true
+        Some((room.token, room.bytes))
     }
 
-    fn bytes(&self, session: SessionId) -> u64 {
-        self.open.get(&session).map_or(0, |room| room.bytes)
+    /// Returns the arbiter's session that stood for the room.
+    pub(super) fn close(&mut self, token: Token) -> Option<SessionId> {
+        let session = self.of(token)?;
+        self.open.remove(&session);
+        Some(session)
     }
 
     fn of(&self, token: Token) -> Option<SessionId> {
         let mut open = self.open.iter();
         open.find(|(_, room)| room.token == token)
             .map(|(id, _)| *id)
-    }
-}
-
-impl Arbitration {
-    /// Asks for a room that is larger by `more` bytes than before, which was not enough.
-    pub(super) fn make_room(&mut self, token: Token, more: u64, answer: oneshot::Sender<bool>) {
-        let session = self.rooms.of(token).unwrap_or_else(|| {
-            self.rooms.count += 1;
-            ROOM | self.rooms.count
-        });
-        let before = self.rooms.bytes(session);
-        let bytes = before + more;
-        let room = Room {
-            token,
-            bytes,
-            waits: Some(answer),
-        };
-        self.rooms.open.insert(session, room);
-        self.rejoin(session, token, 0);
-        self.handle(Event::CellStarted(session));
-        if before > 0 {
-            self.on_full(session, before, 0);
-        }
-        self.handle(Event::Grew { session, bytes });
-    }
-
-    /// What is in a room cannot move, so a granted room becomes fixed memory.
-    pub(super) fn answer_room(&mut self, session: SessionId, granted: bool) -> bool {
-        let token = self.rooms.open.get(&session).map(|room| room.token);
-        let is_room = self.rooms.answer(session, granted);
-        if let Some(token) = token.filter(|_| granted) {
-            self.rejoin(session, token, self.rooms.bytes(session));
-        }
-        is_room
-    }
-
-    fn rejoin(&mut self, session: SessionId, token: Token, fixed_bytes: u64) {
-        let user = self.sessions.get(&token);
-        let user = user.map_or(0, |session| session.admission.user);
-        self.handle(Event::Left(session));
-        self.handle(Event::Joined {
-            session,
-            user,
-            fixed_bytes,
-        });
-    }
-
-    pub(super) fn leave_room(&mut self, token: Token) {
-        if let Some(session) = self.rooms.of(token) {
-            self.rooms.open.remove(&session);
-            self.handle(Event::Left(session));
-        }
     }
 }

@@ -111,25 +111,13 @@ impl Zygote {
     ) -> Result<Self, ZygoteError> {
         let folder = PrivateFolder::create_in(&ground.config.runtime_folder, "zygote")
             .map_err(io::Error::other)?;
-        let sandbox = ground.sandbox.as_deref();
-        let read_only = match sandbox {
+        let read_only = match ground.sandbox.as_deref() {
             Some(Sandbox::Bubblewrap(bubblewrap)) => {
                 Some(ReadOnly::open(bubblewrap, python).await?)
             }
             Some(Sandbox::Landlock(_)) | None => None,
         };
-        let mut command = Command::new(program(python, read_only.as_ref())?);
-        command
-            .arg0(python)
-            .env_clear()
-            .envs(environment::inherited(
-                std::env::vars_os(),
-                &ground.config.session_environment,
-            ))
-            .env(processes::MARK, place_of_mark());
-        if let Some(Sandbox::Bubblewrap(_)) = sandbox {
-            Bubblewrap::set_variables(&mut command);
-        }
+        let mut command = command(ground, python, read_only.as_ref())?;
         ground.sharing.prepare(&mut command, folder.path())?;
         let (own, its) = StdUnixStream::pair()?;
         own.set_nonblocking(true)?;
@@ -155,12 +143,7 @@ impl Zygote {
             log.follow(child.id().unwrap_or_default(), pipe);
         }
         if let Err(error) = until_ready(&mut control).await {
-            // The last line may not have been read from the pipe yet.
-            let _ = tokio::time::timeout(LAST_BREATH, child.wait()).await;
-            return Err(match error {
-                ZygoteError::Silent(_) => ZygoteError::Silent(log.last_lines(1).concat()),
-                error => error,
-            });
+            return Err(explained(error, &mut child, &log).await);
         }
         Ok(Self {
             control,
@@ -233,6 +216,37 @@ impl Zygote {
     pub(super) fn is_alive(&self) -> bool {
         self.process
             .is_some_and(|process| Path::new(&format!("/proc/{process}/exe")).exists())
+    }
+}
+
+/// The command that starts the zygote's Python, with the environment of a session.
+fn command(
+    ground: &Ground,
+    python: &Path,
+    read_only: Option<&ReadOnly>,
+) -> Result<Command, ZygoteError> {
+    let mut command = Command::new(program(python, read_only)?);
+    command
+        .arg0(python)
+        .env_clear()
+        .envs(environment::inherited(
+            std::env::vars_os(),
+            &ground.config.session_environment,
+        ))
+        .env(processes::MARK, place_of_mark());
+    if let Some(Sandbox::Bubblewrap(_)) = ground.sandbox.as_deref() {
+        Bubblewrap::set_variables(&mut command);
+    }
+    Ok(command)
+}
+
+/// The error, with the last line of a zygote that did not say what is wrong.
+async fn explained(error: ZygoteError, child: &mut Child, log: &SessionLog) -> ZygoteError {
+    // The last line may not have been read from the pipe yet.
+    let _ = tokio::time::timeout(LAST_BREATH, child.wait()).await;
+    match error {
+        ZygoteError::Silent(_) => ZygoteError::Silent(log.last_lines(1).concat()),
+        error => error,
     }
 }
 

@@ -1,20 +1,17 @@
 //! The simulated broker and its workers, event by event.
 
-use super::{Counted, CountedKind, Fleet, Group, MachineKind, Spread};
+use super::{
+    Counted, CountedKind, Fleet, Group, MachineKind, Spread,
+    machines::{Machine, MachineSet},
+    ms, requests,
+};
 use crate::simulation::people::{Usage, job, notebook, person_of};
-use baton_protocol::WorkerId;
 use baton_scheduling::{
-    pools,
-    queue::{Job, Worker, plan},
+    pools::{self, Present, Terms, Waiting},
+    queue::{Job, in_queue_order, plan},
 };
 use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
-use uuid::Uuid;
+use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
@@ -44,44 +41,25 @@ struct Person {
     usage: Usage,
 }
 
-pub(super) struct Machine {
-    id: u128,
-    /// Its number among all kinds of the fleet.
-    pub(super) kind: usize,
-    pub(super) came: bool,
-    pub(super) kept: bool,
-    pub(super) draining: bool,
-    pub(super) running: u32,
-    idle_since: f64,
-    /// It does not leave before, even if it is idle.
-    pub(super) stays_until: f64,
-    /// When its cells must have ended; infinite without a walltime.
-    cells_end: f64,
-}
-
 pub(super) struct World<'fleet> {
-    pub(super) fleet: &'fleet Fleet,
-    pub(super) kinds: Vec<&'fleet MachineKind>,
+    fleet: &'fleet Fleet,
+    kinds: Vec<&'fleet MachineKind>,
     /// For each group and each of the kinds, whether the group's cells can run there.
-    pub(super) fits: Vec<Vec<bool>>,
-    pub(super) lessons: Vec<pools::Lesson>,
+    fits: Vec<Vec<bool>>,
+    lessons: Vec<pools::Lesson>,
     /// When people come, and after what time they submit no more cells.
     hours: (f64, f64),
     random: Xoshiro256PlusPlus,
-    pub(super) now: f64,
+    now: f64,
     warm_up: f64,
     /// Times are positive, so their bits are in the same order.
     calendar: BinaryHeap<Reverse<(u64, Happening)>>,
-    pub(super) jobs: Vec<Job>,
+    jobs: Vec<Job>,
     people: Vec<Person>,
     /// Notebooks that have a cell or will submit one.
     active: usize,
     looks: bool,
-    /// Requested or present.
-    pub(super) machines: Vec<Machine>,
-    /// The machines that have come, as the queue sees them.
-    workers: Vec<Worker>,
-    asked: u128,
+    machines: MachineSet,
     counted: Counted,
 }
 
@@ -117,9 +95,7 @@ impl<'fleet> World<'fleet> {
             active: people.len(),
             people,
             looks: false,
-            machines: Vec::new(),
-            workers: Vec::new(),
-            asked: 0,
+            machines: MachineSet::default(),
             counted: Counted {
                 seconds: 0.0,
                 waits: Spread::new(),
@@ -130,7 +106,7 @@ impl<'fleet> World<'fleet> {
         };
         for (kind, machines) in fleet.machines.iter().enumerate() {
             for _ in 0..machines.count {
-                let id = world.add_machine(kind, true);
+                let id = world.machines.add(kind, true);
                 world.come(id);
             }
         }
@@ -173,10 +149,6 @@ impl<'fleet> World<'fleet> {
         self.active == 0 && self.machines.iter().all(|machine| machine.kept)
     }
 
-    pub(super) fn group_of(&self, job: &Job) -> usize {
-        self.people[person_of(job.notebook)].group
-    }
-
     fn is_counted(&self) -> bool {
         self.now >= self.warm_up
     }
@@ -184,7 +156,7 @@ impl<'fleet> World<'fleet> {
     /// Adds up what existed until then.
     fn pass(&mut self, until: f64) {
         let counted = until - self.now.max(self.warm_up).min(until);
-        for machine in &self.machines {
+        for machine in self.machines.iter() {
             let of_kind = &mut self.counted.kinds[machine.kind];
             of_kind.machine_seconds += counted;
             of_kind.slot_seconds += counted * f64::from(self.kinds[machine.kind].slots);
@@ -232,27 +204,11 @@ impl<'fleet> World<'fleet> {
 
     fn happen(&mut self, happening: Happening) {
         match happening {
-            Happening::Submits(person) => {
-                let group = self.people[person].group;
-                self.people[person].since = self.now;
-                let mut job = job(person, Arc::clone(&self.people[person].owner));
-                job.needs = Arc::clone(&self.fleet.groups[group].needs);
-                job.takes_ms = Some((self.fleet.groups[group].course.mean_run() * 1e3) as u64);
-                self.jobs.push(job);
-            }
+            Happening::Submits(person) => self.submit(person),
             Happening::Ends(person) => self.end(person),
             Happening::Comes(id) => self.come(id),
             Happening::Drains(id) => {
-                for machine in self.machines.iter_mut().filter(|machine| machine.id == id) {
-                    machine.draining = true;
-                }
-                for other in self
-                    .workers
-                    .iter_mut()
-                    .filter(|other| other.worker == worker(id))
-                {
-                    other.open = false;
-                }
+                self.machines.drain(id);
                 self.may_be_idle(id);
             }
             Happening::Looks => {
@@ -263,6 +219,15 @@ impl<'fleet> World<'fleet> {
         }
     }
 
+    fn submit(&mut self, person: usize) {
+        let group = &self.fleet.groups[self.people[person].group];
+        self.people[person].since = self.now;
+        let mut job = job(person, Arc::clone(&self.people[person].owner));
+        job.needs = Arc::clone(&group.needs);
+        job.takes_ms = Some((group.course.mean_run() * 1e3) as u64);
+        self.jobs.push(job);
+    }
+
     fn end(&mut self, person: usize) {
         let is_own = |job: &Job| job.notebook == notebook(person);
         if let Some(place) = self.jobs.iter().position(is_own) {
@@ -271,7 +236,7 @@ impl<'fleet> World<'fleet> {
         let now = self.now;
         if let Some((begun, id)) = self.people[person].runs.take() {
             self.people[person].usage.add(now - begun, now);
-            for machine in self.machines.iter_mut().filter(|machine| machine.id == id) {
+            if let Some(machine) = self.machines.get_mut(id) {
                 machine.running -= 1;
             }
             self.may_be_idle(id);
@@ -279,27 +244,50 @@ impl<'fleet> World<'fleet> {
         self.edit(person, now);
     }
 
-    /// Adds a machine that is requested now.
-    fn add_machine(&mut self, kind: usize, kept: bool) -> u128 {
-        let id = self.asked;
-        self.asked += 1;
-        self.machines.push(Machine {
-            id,
-            kind,
-            came: false,
-            kept,
-            draining: false,
-            running: 0,
-            idle_since: f64::INFINITY,
-            stays_until: 0.0,
-            cells_end: f64::INFINITY,
-        });
-        id
+    /// Requests the machines that the pools should have.
+    fn request(&mut self) {
+        self.rank();
+        let floors = requests::floors(self.fleet, &self.lessons, ms(self.now));
+        let pools: Vec<(Terms, Present)> = (self.fleet.pools.iter().zip(&floors).enumerate())
+            .map(|(number, (pool, floor))| {
+                let min = pool.terms.min.max(floor.workers);
+                let terms = Terms { min, ..pool.terms };
+                let machines = self.machines.of_kind(self.kind_of(number));
+                (terms, requests::present(pool, machines))
+            })
+            .collect();
+        let demands = pools::demands(&self.late(), &pools);
+        for (number, (terms, present)) in pools.iter().enumerate() {
+            let kind = self.kind_of(number);
+            for _ in 0..pools::to_start(terms, &demands[number], present) {
+                let kept = self.machines.of_kind(kind).filter(|machine| machine.kept);
+                let is_kept = kept.count() < self.fleet.pools[number].terms.min as usize;
+                self.start_machine(number, is_kept);
+            }
+            let floor = floors[number];
+            let staying = self.machines.of_kind_mut(kind);
+            for machine in staying
+                .filter(|machine| !machine.draining)
+                .take(floor.workers as usize)
+            {
+                machine.stays_until = floor.until_ms as f64 / 1e3;
+            }
+        }
     }
 
-    pub(super) fn start_machine(&mut self, pool: usize, kept: bool) {
-        let kind = self.fleet.machines.len() + pool;
-        let id = self.add_machine(kind, kept);
+    /// The waiting cells that the present machines do not start in time.
+    fn late(&self) -> Vec<Waiting> {
+        let open = self.machines.iter();
+        let open = open.filter(|machine| machine.came && !machine.draining);
+        let open: Vec<usize> = open.map(|machine| machine.kind).collect();
+        let waiting = in_queue_order(&self.jobs).into_iter();
+        let groups = waiting.map(|job| self.people[person_of(job.notebook)].group);
+        requests::late(self.fleet, &self.fits, &open, groups)
+    }
+
+    fn start_machine(&mut self, pool: usize, kept: bool) {
+        let kind = self.kind_of(pool);
+        let id = self.machines.add(kind, kept);
         if self.is_counted() {
             self.counted.kinds[kind].starts += 1;
         }
@@ -308,26 +296,15 @@ impl<'fleet> World<'fleet> {
     }
 
     fn come(&mut self, id: u128) {
-        let Some(machine) = self.machines.iter_mut().find(|machine| machine.id == id) else {
+        let Some(kind) = self.machines.open(id, &self.kinds) else {
             return;
         };
-        machine.came = true;
-        let kind = machine.kind;
-        self.workers.push(Worker {
-            worker: worker(id),
-            slots: self.kinds[kind].slots,
-            warm: HashSet::new(),
-            keeping: HashSet::new(),
-            open: true,
-            offer: Arc::clone(&self.kinds[kind].offer),
-            leaves_in_ms: None,
-        });
         self.may_be_idle(id);
         if let Some(walltime) = self.pool_of(kind).and_then(|pool| pool.walltime) {
             let walltime = Duration::from_secs_f64(walltime);
             let step = pools::last_step(walltime);
             let cells_end = self.now + (walltime - step).as_secs_f64();
-            for machine in self.machines.iter_mut().filter(|machine| machine.id == id) {
+            if let Some(machine) = self.machines.get_mut(id) {
                 machine.cells_end = cells_end;
             }
             self.enter(cells_end - step.as_secs_f64(), Happening::Drains(id));
@@ -341,23 +318,14 @@ impl<'fleet> World<'fleet> {
             .get(kind.checked_sub(self.fleet.machines.len())?)
     }
 
-    pub(super) fn machines_of(&self, pool: usize) -> impl Iterator<Item = &Machine> + Clone {
-        let kind = self.fleet.machines.len() + pool;
-        self.machines
-            .iter()
-            .filter(move |machine| machine.kind == kind)
-    }
-
-    pub(super) fn machines_of_mut(&mut self, pool: usize) -> impl Iterator<Item = &mut Machine> {
-        let kind = self.fleet.machines.len() + pool;
-        self.machines
-            .iter_mut()
-            .filter(move |machine| machine.kind == kind)
+    /// The number of the pool's kind among all kinds of the fleet.
+    fn kind_of(&self, pool: usize) -> usize {
+        self.fleet.machines.len() + pool
     }
 
     fn may_be_idle(&mut self, id: u128) {
         let now = self.now;
-        let Some(machine) = self.machines.iter_mut().find(|machine| machine.id == id) else {
+        let Some(machine) = self.machines.get_mut(id) else {
             return;
         };
         machine.idle_since = now;
@@ -366,7 +334,7 @@ impl<'fleet> World<'fleet> {
             return;
         }
         if draining {
-            return self.leave(id);
+            return self.machines.remove(id);
         }
         if let Some(pool) = self.pool_of(kind)
             && let Some(idle) = pool.idle
@@ -386,18 +354,13 @@ impl<'fleet> World<'fleet> {
             Some(machine) if machine.stays_until > now => {
                 self.enter(machine.stays_until, Happening::Leaves(id, since));
             }
-            Some(machine) if !machine.kept => self.leave(id),
+            Some(machine) if !machine.kept => self.machines.remove(id),
             _ => {}
         }
     }
 
-    fn leave(&mut self, id: u128) {
-        self.machines.retain(|machine| machine.id != id);
-        self.workers.retain(|other| other.worker != worker(id));
-    }
-
     /// Updates what determines the order of the waiting cells.
-    pub(super) fn rank(&mut self) {
+    fn rank(&mut self) {
         for job in self.jobs.iter_mut().filter(|job| job.worker.is_none()) {
             let person = &self.people[person_of(job.notebook)];
             job.precedence.waited_ms = ((self.now - person.since) * 1e3) as u64;
@@ -415,32 +378,21 @@ impl<'fleet> World<'fleet> {
             return;
         }
         self.rank();
-        for machine in self.machines.iter().filter(|one| one.cells_end.is_finite()) {
-            let left_ms = ((machine.cells_end - self.now) * 1e3) as u64;
-            let of_machine = |other: &&mut Worker| other.worker == worker(machine.id);
-            if let Some(other) = self.workers.iter_mut().find(of_machine) {
-                other.leaves_in_ms = Some(left_ms);
-            }
-        }
-        for (id, on) in plan(&self.jobs, &self.workers, 1).assignments {
+        let workers = self.machines.workers(self.now);
+        for (id, on) in plan(&self.jobs, workers, 1).assignments {
             let Some(job) = self.jobs.iter_mut().find(|job| job.job == id) else {
                 continue;
             };
             job.worker = Some(on);
             let notebook = job.notebook;
-            for other in &mut self.workers {
-                other.warm.remove(&notebook);
-                if other.worker == on {
-                    other.warm.insert(notebook);
-                }
-            }
+            self.machines.warm(notebook, on);
             self.start(person_of(notebook), on.0.as_u128());
         }
     }
 
     fn start(&mut self, person: usize, id: u128) {
         let counts = self.is_counted();
-        let Some(machine) = self.machines.iter_mut().find(|machine| machine.id == id) else {
+        let Some(machine) = self.machines.get_mut(id) else {
             return;
         };
         // Whatever its state was before, it is no longer idle.
@@ -461,8 +413,4 @@ impl<'fleet> World<'fleet> {
         let run = course.run(one.number, cell, &mut self.random) / self.kinds[kind].speed;
         self.later(run, Happening::Ends(person));
     }
-}
-
-fn worker(id: u128) -> WorkerId {
-    WorkerId(Uuid::from_u128(id))
 }

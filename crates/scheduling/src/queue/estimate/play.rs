@@ -5,8 +5,8 @@
 
 use super::chance::Chance;
 use crate::queue::{
-    CourseOutlook, Expected, Job, Outlook, Precedence, SESSION_PATIENCE_MS, Worker, in_order,
-    times::Times,
+    CourseOutlook, Expected, Job, Outlook, Precedence, Returning, SESSION_PATIENCE_MS, Worker,
+    in_order, times::Times,
 };
 use baton_protocol::{JobId, NotebookId, Requirement, WorkerId};
 use foldhash::{HashMap, HashMapExt};
@@ -91,6 +91,17 @@ pub(super) struct Start {
     pub(super) overtakers: u64,
 }
 
+impl OpenWorker {
+    fn of(worker: &Worker) -> Self {
+        Self {
+            slots: worker.slots,
+            busy: 0,
+            id: worker.worker,
+            leaves_ms: worker.leaves_in_ms.unwrap_or(u64::MAX),
+        }
+    }
+}
+
 impl SortKey {
     fn of(front: Option<i64>, precedence: &Precedence, submitted_ms: u64) -> Self {
         // The rank that this job would have had at the beginning.
@@ -117,22 +128,32 @@ impl<Name: std::hash::Hash + Eq> Numbers<Name> {
     }
 }
 
-impl World {
-    pub(super) fn new(
-        jobs: &[Job],
-        workers: &[Worker],
-        jobs_per_person: u32,
-        outlook: Outlook,
-    ) -> Self {
-        let mut owners: Numbers<Arc<str>> = Numbers(HashMap::with_capacity(jobs.len()));
-        let mut notebooks: Numbers<NotebookId> = Numbers(HashMap::with_capacity(jobs.len()));
-        let open: Vec<&Worker> = workers.iter().filter(|worker| worker.open).collect();
-        let mut entry = |number: usize, job: &Job, waiting: Option<usize>| Entry {
+/// The numbers of people and notebooks.
+struct Numbering {
+    owners: Numbers<Arc<str>>,
+    notebooks: Numbers<NotebookId>,
+}
+
+impl Numbering {
+    fn with_capacity(capacity: usize) -> Self {
+        Self {
+            owners: Numbers(HashMap::with_capacity(capacity)),
+            notebooks: Numbers(HashMap::with_capacity(capacity)),
+        }
+    }
+
+    fn entry(
+        &mut self,
+        (number, job): (usize, &Job),
+        waiting: Option<usize>,
+        outlook: &Outlook,
+    ) -> Entry {
+        Entry {
             key: SortKey::of(job.front, &job.precedence, 0),
             waiting,
             person: Person {
-                owner: owners.of(job.owner.clone()),
-                notebook: Some(notebooks.of(job.notebook)),
+                owner: self.owners.of(job.owner.clone()),
+                notebook: Some(self.notebooks.of(job.notebook)),
                 course: outlook.jobs[number].course,
                 precedence: job.precedence,
                 absent_ms: 0,
@@ -142,26 +163,56 @@ impl World {
             limit_ms: limit_ms(&job.needs),
             takes_ms: job.takes_ms.unwrap_or(0),
             chance: Chance::of_id(job.job.0.as_u128()),
-        };
-        let is_at = |id: WorkerId| open.iter().position(|worker| worker.worker == id);
-        let mut workers: Vec<OpenWorker> = open
-            .iter()
-            .map(|worker| OpenWorker {
-                slots: worker.slots,
-                busy: 0,
-                id: worker.worker,
-                leaves_ms: worker.leaves_in_ms.unwrap_or(u64::MAX),
-            })
-            .collect();
+        }
+    }
+
+    fn person(&mut self, returning: &Returning) -> Person {
+        Person {
+            owner: self.owners.of(returning.owner.clone()),
+            notebook: None,
+            course: returning.course,
+            precedence: returning.precedence,
+            absent_ms: returning.absent_ms,
+            chance: Chance::of_name(&returning.owner),
+        }
+    }
+
+    /// The workers on which each notebook has a warm session, and the one on which it has a session that holds what
+    /// no other session can have.
+    fn sessions(&self, workers: &[&Worker]) -> (Vec<Vec<usize>>, Vec<Option<usize>>) {
+        let notebooks = &self.notebooks.0;
+        let mut warm = vec![Vec::new(); notebooks.len()];
+        let mut keeping = vec![None; notebooks.len()];
+        for (at, worker) in workers.iter().enumerate() {
+            for number in worker.warm.iter().filter_map(|one| notebooks.get(one)) {
+                warm[*number].push(at);
+            }
+            for number in worker.keeping.iter().filter_map(|one| notebooks.get(one)) {
+                keeping[*number].get_or_insert(at);
+            }
+        }
+        (warm, keeping)
+    }
+}
+
+impl World {
+    pub(super) fn new(
+        jobs: &[Job],
+        workers: &[Worker],
+        jobs_per_person: u32,
+        outlook: Outlook,
+    ) -> Self {
+        let open: Vec<&Worker> = workers.iter().filter(|worker| worker.open).collect();
+        let mut workers: Vec<OpenWorker> = open.iter().copied().map(OpenWorker::of).collect();
+        let mut numbering = Numbering::with_capacity(jobs.len());
         let mut running = Vec::new();
         for (number, job) in jobs.iter().enumerate() {
-            if let Some(worker) = job.worker {
-                let at = is_at(worker);
-                if let Some(at) = at {
-                    workers[at].busy += 1;
-                }
-                running.push((entry(number, job, None), at));
+            let Some(worker) = job.worker else { continue };
+            let at = open.iter().position(|other| other.worker == worker);
+            if let Some(at) = at {
+                workers[at].busy += 1;
             }
+            running.push((numbering.entry((number, job), None, &outlook), at));
         }
         let ordered = in_order(jobs);
         let waiting = ordered.iter().map(|(_, job)| job.job).collect();
@@ -169,37 +220,17 @@ impl World {
             .zip(ordered)
             .filter(|(_, (_, job))| !job.held && !job.paused);
         let line = may_start
-            .map(|(position, (number, job))| entry(number, job, Some(position)))
+            .map(|(position, numbered)| numbering.entry(numbered, Some(position), &outlook))
             .collect();
-        let mut warm = vec![Vec::new(); notebooks.0.len()];
-        let mut keeping = vec![None; notebooks.0.len()];
-        for (at, worker) in open.iter().enumerate() {
-            for notebook in &worker.warm {
-                if let Some(number) = notebooks.0.get(notebook) {
-                    warm[*number].push(at);
-                }
-            }
-            for notebook in &worker.keeping {
-                if let Some(number) = notebooks.0.get(notebook) {
-                    keeping[*number].get_or_insert(at);
-                }
-            }
-        }
-        let returning = outlook.returning.iter().map(|returning| Person {
-            owner: owners.of(returning.owner.clone()),
-            notebook: None,
-            course: returning.course,
-            precedence: returning.precedence,
-            absent_ms: returning.absent_ms,
-            chance: Chance::of_name(&returning.owner),
-        });
-        let returning = returning.collect();
+        let returning = outlook.returning.iter();
+        let returning = returning.map(|one| numbering.person(one)).collect();
+        let (warm, keeping) = numbering.sessions(&open);
         Self {
             jobs_per_person: jobs_per_person.max(1),
             workers,
             warm,
             keeping,
-            people: owners.0.len(),
+            people: numbering.owners.0.len(),
             waiting,
             running,
             line,

@@ -4,7 +4,7 @@
 #![allow(non_snake_case)]
 
 use super::{
-    super::PROCESS,
+    super::{PROCESS, contexts},
     driver::{
         Code, Context, Export, NOT_FOUND, ONLY_DEVICE, OUT_OF_MEMORY, SUCCESS, context_of_green,
         current, current_context, has_primary_context, primary_context,
@@ -48,7 +48,7 @@ wrap! {
         let code = meeting(context, driver());
         // SAFETY: the driver has just written there.
         if code == SUCCESS && is_in_use() {
-            PROCESS.green_contexts().insert(unsafe { Context(*context) });
+            PROCESS.contexts.green().insert(unsafe { Context(*context) });
         }
         code
     }
@@ -156,7 +156,7 @@ fn meeting(context: *const usize, code: Code) -> Code {
         && is_in_use()
         && let Some(context) = unsafe { context.as_ref() }
     {
-        PROCESS.meet(Context(*context));
+        PROCESS.contexts.meet(Context(*context));
     }
     code
 }
@@ -175,14 +175,14 @@ fn destroying(context: usize, driver: impl FnOnce() -> Code) -> Code {
         context => Some(Context(context)),
     };
     match ends {
-        Some(context) if is_in_use() => PROCESS.end_contexts(&[context], driver, |_| true),
+        Some(context) if is_in_use() => contexts::end(&PROCESS, &[context], driver, |_| true),
         _ => driver(),
     }
 }
 
 fn resetting(device: c_int, driver: impl FnOnce() -> Code) -> Code {
     match is_in_use().then(|| primary_context(device)).flatten() {
-        Some(context) => PROCESS.end_contexts(&[context], driver, |_| true),
+        Some(context) => contexts::end(&PROCESS, &[context], driver, |_| true),
         None => driver(),
     }
 }
@@ -192,7 +192,7 @@ fn resetting(device: c_int, driver: impl FnOnce() -> Code) -> Code {
 fn detaching(context: usize, driver: impl FnOnce() -> Code) -> Code {
     let is_current = || current_context() == Some(Context(context));
     match is_in_use() && is_current() {
-        true => PROCESS.end_contexts(&[Context(context)], driver, |_| !is_current()),
+        true => contexts::end(&PROCESS, &[Context(context)], driver, |_| !is_current()),
         false => driver(),
     }
 }
@@ -204,9 +204,9 @@ fn ending_green(context: Context, driver: impl FnOnce() -> Code) -> Code {
         .flatten()
         .collect();
     let is_over = |one| one == context || !has_primary_context(ONLY_DEVICE);
-    let code = PROCESS.end_contexts(&contexts, driver, is_over);
+    let code = contexts::end(&PROCESS, &contexts, driver, is_over);
     if code == SUCCESS {
-        PROCESS.green_contexts().remove(&context);
+        PROCESS.contexts.green().remove(&context);
     }
     code
 }
@@ -214,7 +214,9 @@ fn ending_green(context: Context, driver: impl FnOnce() -> Code) -> Code {
 /// Releasing the last reference to a device's primary context destroys it.
 fn releasing(device: c_int, driver: impl FnOnce() -> Code) -> Code {
     match is_in_use().then(|| primary_context(device)).flatten() {
-        Some(context) => PROCESS.end_contexts(&[context], driver, |_| !has_primary_context(device)),
+        Some(context) => contexts::end(&PROCESS, &[context], driver, |_| {
+            !has_primary_context(device)
+        }),
         None => driver(),
     }
 }

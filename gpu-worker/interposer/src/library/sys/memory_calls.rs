@@ -296,7 +296,7 @@ unsafe fn give(address: *mut u64, allocated: Result<u64, Code>) -> Code {
 
 /// Memory of the calling thread's context. `driver` writes to `key` the handle with which the memory is freed.
 pub(super) fn fixed(key: *const u64, bytes: u64, driver: impl Fn() -> Code) -> Code {
-    let context = driver::current_context().map(|context| PROCESS.owner(context));
+    let context = driver::current_context().map(|context| PROCESS.contexts.owner(context));
     fixed_with(key, bytes, context, driver)
 }
 

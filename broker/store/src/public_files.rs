@@ -7,8 +7,8 @@
 //! the sweep deletes a chunk's last row.
 
 use super::{
-    Store, StoreError, Writer, actions,
-    chunks::{NAMED, hash, hold, list, listed, names},
+    Store, StoreError, Writer, audit_log,
+    chunks::{NAMED, hash, hold, list, listed},
     columns::{count, number},
     row::Row,
     statement::sql,
@@ -42,30 +42,30 @@ impl PublicFile {
 
 const FILES: &str = "SELECT course, name, person, at_ms, bytes, chunks FROM public_files";
 
-impl Store {
+/// A handle of the store for public files.
+#[derive(Clone, Copy)]
+pub struct PublicFiles<'store>(pub(super) &'store Store);
+
+impl PublicFiles<'_> {
     /// The files of one course, by name.
-    pub async fn public_files(&self, course: &str) -> Result<Vec<PublicFile>, StoreError> {
+    pub async fn of_course(self, course: &str) -> Result<Vec<PublicFile>, StoreError> {
         let files = sql(format!("{FILES} WHERE course = ? ORDER BY name")).bind(course);
-        self.fetch(files).await?.iter().map(public_file).collect()
+        self.0.list(files, public_file).await
     }
 
     /// The files of all courses.
-    pub(super) async fn all_public_files(&self) -> Result<Vec<PublicFile>, StoreError> {
-        self.fetch(sql(FILES))
-            .await?
-            .iter()
-            .map(public_file)
-            .collect()
+    pub(super) async fn all(self) -> Result<Vec<PublicFile>, StoreError> {
+        self.0.list(sql(FILES), public_file).await
     }
 
     /// Stores the file, in place of one with the same name. The course must already hold its chunks.
     pub async fn publish(
-        &self,
+        self,
         file: &PublicFile,
         chunks: &[(ChunkHash, u64)],
         entry: &AuditEntry,
     ) -> Result<(), StoreError> {
-        let before = self.public_files(&file.course).await?;
+        let before = self.of_course(&file.course).await?;
         let insert = sql("INSERT INTO public_files (course, name, person, at_ms, bytes, chunks) VALUES (?, ?, ?, ?, ?, ?)
              ON CONFLICT (course, name) DO UPDATE SET
              person = excluded.person, at_ms = excluded.at_ms, bytes = excluded.bytes, chunks = excluded.chunks")
@@ -75,27 +75,27 @@ impl Store {
         .bind(file.at_ms)
         .bind(number(file.bytes))
         .bind(list(&file.chunks));
-        let writer = self.writer().await?;
-        writer.apply(vec![insert, actions::record(entry)]).await?;
+        let writer = self.0.writer().await?;
+        writer.apply(vec![insert, audit_log::record(entry)]).await?;
         // Another file with some of these chunks may have been withdrawn before this one was listed.
         let holder = PublicFile::holder(&file.course);
-        self.hold_chunks(&holder, chunks, file.at_ms).await?;
+        self.0.chunks().hold(&holder, chunks, file.at_ms).await?;
         let replaced = before.into_iter().find(|other| other.name == file.name);
         let replaced = replaced.map_or_else(Vec::new, |other| other.chunks);
         self.release(&file.course, &replaced, file.at_ms).await
     }
 
     /// Returns whether there was such a file.
-    pub async fn withdraw(&self, entry: &AuditEntry) -> Result<bool, StoreError> {
-        let files = self.public_files(&entry.course).await?;
+    pub async fn withdraw(self, entry: &AuditEntry) -> Result<bool, StoreError> {
+        let files = self.of_course(&entry.course).await?;
         let Some(file) = files.into_iter().find(|file| file.name == entry.subject) else {
             return Ok(false);
         };
         let delete = sql("DELETE FROM public_files WHERE course = ? AND name = ?")
             .bind(&file.course)
             .bind(&file.name);
-        let writer = self.writer().await?;
-        writer.apply(vec![delete, actions::record(entry)]).await?;
+        let writer = self.0.writer().await?;
+        writer.apply(vec![delete, audit_log::record(entry)]).await?;
         self.release(&file.course, &file.chunks, entry.at_ms)
             .await?;
         Ok(true)
@@ -104,13 +104,13 @@ impl Store {
     /// Takes from the course those chunks that none of its files names. They are kept without an
     /// owner for one more term.
     async fn release(
-        &self,
+        self,
         course: &str,
         chunks: &[ChunkHash],
         now_ms: i64,
     ) -> Result<(), StoreError> {
         for batch in chunks.chunks(NAMED) {
-            let mut writer = self.writer().await?;
+            let mut writer = self.0.writer().await?;
             let named = named_by_files(&mut writer, course).await?;
             let gone: Vec<&ChunkHash> = batch.iter().filter(|hash| !named.contains(hash)).collect();
             if gone.is_empty() {
@@ -119,7 +119,7 @@ impl Store {
             let mut held =
                 sql("SELECT hash, bytes, object FROM chunks WHERE owner = '' AND course = ?")
                     .bind(course);
-            held.push(" AND hash IN ").push_list(names(gone));
+            held.push(" AND hash IN ").push_list(gone);
             let mut statements = Vec::new();
             for row in writer.fetch(held).await? {
                 let (hash, bytes) = (hash(&row)?, count(row.get("bytes")?)?);
@@ -127,11 +127,11 @@ impl Store {
                 statements.push(
                     sql("UPDATE chunks SET object = ? WHERE hash = ? AND owner = '' AND course = '' AND object IS NULL")
                         .bind(row.get::<Option<String>>("object")?)
-                        .bind(hash.0.as_slice()),
+                        .bind(&hash),
                 );
                 statements.push(
                     sql("DELETE FROM chunks WHERE hash = ? AND owner = '' AND course = ?")
-                        .bind(hash.0.as_slice())
+                        .bind(&hash)
                         .bind(course),
                 );
             }

@@ -1,0 +1,267 @@
+//! The rows of jobs: those that a caller may see, what a worker needs of a job, and what the sweep deletes.
+
+use super::{
+    Store, StoreError,
+    columns::{account, cell_key, count, group, id, kind, number, outcome, small},
+    row::Row,
+    statement::{Statement, sql},
+    workers,
+};
+use baton_broker_queue::{Account, Identity, MemoryCurve, Phase};
+use baton_protocol::{
+    GpuUsage, GroupId, JobId, JobKind, NotebookId, Outcome, Priority, RemoteError, Submission,
+    decode,
+};
+use uuid::Uuid;
+
+const JOB_COLUMNS: &str = "job, sequence, notebook_name, owner, course, state, outcome, worker_name, priority, \
+     timeout_ms, submitted_ms, started_ms, finished_ms, run_ms, peak_memory_bytes, execution_count, job_kind, job_group";
+
+/// Jobs deleted in one transaction. Writes of the queue wait for each.
+const DELETE_BATCH: usize = 64;
+
+#[derive(Debug, Clone)]
+pub struct JobRow {
+    pub job: JobId,
+    pub sequence: u64,
+    pub notebook_name: String,
+    pub kind: JobKind,
+    pub group: Option<GroupId>,
+    pub execution_count: Option<u32>,
+    pub account: Account,
+    pub phase: Phase,
+    pub outcome: Option<Outcome>,
+    pub worker_name: Option<String>,
+    pub priority: Priority,
+    pub timeout_ms: Option<u64>,
+    pub submitted_ms: i64,
+    pub started_ms: Option<i64>,
+    pub finished_ms: Option<i64>,
+    pub run_ms: Option<u64>,
+    pub peak_memory_bytes: Option<u64>,
+}
+
+/// Which jobs to list. `None` and empty fields match any job.
+#[derive(Debug, Default)]
+pub struct JobFilter {
+    pub phases: Vec<Phase>,
+    pub person: Option<String>,
+    pub course: Option<String>,
+    /// The last hexadecimal digits of the job's id.
+    pub ends_with: Option<String>,
+    /// The last hexadecimal digits of its group's id.
+    pub group: Option<String>,
+    /// A sequence number: only jobs that were submitted before this one.
+    pub before: Option<u64>,
+}
+
+/// Everything that is stored about a job for people.
+#[derive(Debug)]
+pub struct JobDetail {
+    pub row: JobRow,
+    pub assigned_ms: Option<i64>,
+    pub sent_bytes: Option<u64>,
+    pub returned_bytes: Option<u64>,
+    pub error: Option<RemoteError>,
+    pub memory: MemoryCurve,
+    pub gpu: Option<GpuUsage>,
+}
+
+/// A handle of the store for jobs.
+#[derive(Clone, Copy)]
+pub struct Jobs<'store>(pub(super) &'store Store);
+
+impl Jobs<'_> {
+    /// Returns `None` if the job is finished or unknown.
+    pub async fn submission(self, job: JobId) -> Result<Option<Submission>, StoreError> {
+        let query = sql(
+            "SELECT notebook, notebook_name, cell_key, priority, job_group, cell, manifest FROM jobs
+             WHERE job = ? AND cell IS NOT NULL AND manifest IS NOT NULL",
+        )
+        .bind(job.0);
+        let Some(row) = self.0.fetch(query).await?.pop() else {
+            return Ok(None);
+        };
+        Ok(Some(Submission {
+            job,
+            notebook: NotebookId(id(&row, "notebook")?),
+            notebook_name: row.get("notebook_name")?,
+            cell_key: cell_key(&row)?,
+            priority: decode(&row.get::<Vec<u8>>("priority")?)?,
+            group: group(&row)?,
+            cell: decode(&row.get::<Vec<u8>>("cell")?)?,
+            state: decode(&row.get::<Vec<u8>>("manifest")?)?,
+        }))
+    }
+
+    /// Newest first.
+    pub async fn matching(
+        self,
+        seen_by: &Identity,
+        filter: &JobFilter,
+        limit: u32,
+    ) -> Result<Vec<JobRow>, StoreError> {
+        let mut query = sql(format!("SELECT {JOB_COLUMNS} FROM jobs WHERE 1 = 1"));
+        seen_only(&mut query, seen_by);
+        if !filter.phases.is_empty() {
+            let names = filter.phases.iter().map(|phase| phase.name());
+            query.push(" AND state IN ").push_list(names);
+        }
+        only(&mut query, "owner", filter.person.as_ref());
+        only(&mut query, "course", filter.course.as_ref());
+        ends_with(&mut query, "job", filter.ends_with.as_ref());
+        ends_with(&mut query, "job_group", filter.group.as_ref());
+        if let Some(before) = filter.before {
+            query.push(" AND sequence < ").push_bind(number(before));
+        }
+        query
+            .push(" ORDER BY sequence DESC LIMIT ")
+            .push_bind(limit);
+        self.0.list(query, job_row).await
+    }
+
+    /// The last finished jobs that the caller may see, newest first.
+    pub async fn finished(self, seen_by: &Identity, limit: u32) -> Result<Vec<JobRow>, StoreError> {
+        let mut query = sql(format!(
+            "SELECT {JOB_COLUMNS} FROM jobs WHERE state = 'finished'"
+        ));
+        seen_only(&mut query, seen_by);
+        query
+            .push(" ORDER BY finished_ms DESC LIMIT ")
+            .push_bind(limit);
+        self.0.list(query, job_row).await
+    }
+
+    pub async fn detail(
+        self,
+        seen_by: &Identity,
+        job: JobId,
+    ) -> Result<Option<JobDetail>, StoreError> {
+        let mut query = sql(format!(
+            "SELECT {JOB_COLUMNS}, assigned_ms, sent_bytes, returned_bytes, error, memory, gpu FROM jobs WHERE job = "
+        ));
+        query.push_bind(job.0);
+        seen_only(&mut query, seen_by);
+        let Some(row) = self.0.fetch(query).await?.pop() else {
+            return Ok(None);
+        };
+        let bytes = |column| {
+            let value: Option<i64> = row.get(column)?;
+            value.map(count).transpose()
+        };
+        let error: Option<Vec<u8>> = row.get("error")?;
+        let memory: Option<Vec<u8>> = row.get("memory")?;
+        let gpu: Option<Vec<u8>> = row.get("gpu")?;
+        Ok(Some(JobDetail {
+            row: job_row(&row)?,
+            assigned_ms: row.get("assigned_ms")?,
+            sent_bytes: bytes("sent_bytes")?,
+            returned_bytes: bytes("returned_bytes")?,
+            error: error.map(|error| decode(&error)).transpose()?,
+            memory: MemoryCurve(memory.map_or(Ok(Vec::new()), |memory| decode(&memory))?),
+            gpu: gpu.map(|gpu| decode(&gpu)).transpose()?,
+        }))
+    }
+
+    /// Deletes the outputs of closed jobs that ended before this time.
+    pub async fn delete_old_outputs(self, finished_before_ms: i64) -> Result<(), StoreError> {
+        let printed = "AND EXISTS (SELECT 1 FROM events WHERE events.job = jobs.job)";
+        self.delete_of_old_jobs("events", printed, finished_before_ms)
+            .await
+    }
+
+    /// Deletes the rows of closed jobs that ended before this time. Their outputs must be deleted already.
+    pub async fn delete_old(self, finished_before_ms: i64) -> Result<(), StoreError> {
+        let lost = workers::delete_lost(finished_before_ms);
+        self.0.writer().await?.apply(vec![lost]).await?;
+        self.delete_of_old_jobs("jobs", "", finished_before_ms)
+            .await
+    }
+
+    /// Finds the jobs without the writer, and releases the writer between batches.
+    async fn delete_of_old_jobs(
+        self,
+        table: &str,
+        condition: &str,
+        finished_before_ms: i64,
+    ) -> Result<(), StoreError> {
+        // A closed job is always finished; the condition on `state` lets the database use its index.
+        let old = sql(format!(
+            "SELECT job FROM jobs WHERE state = 'finished' AND closed = 1 AND finished_ms < ? {condition}"
+        ));
+        let old = self.0.fetch(old.bind(finished_before_ms)).await?;
+        for batch in old.chunks(DELETE_BATCH) {
+            let jobs: Vec<Vec<u8>> = batch
+                .iter()
+                .map(|row| row.get("job"))
+                .collect::<Result<_, _>>()?;
+            let mut delete = sql(format!("DELETE FROM {table} WHERE job IN "));
+            delete.push_list(jobs);
+            self.0.writer().await?.apply(vec![delete]).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The same rule as [`Identity::may_see`].
+pub(super) fn seen_only(query: &mut Statement, seen_by: &Identity) {
+    let Some((person, courses)) = seen_by.sees_only() else {
+        return;
+    };
+    query.push(" AND (owner = ").push_bind(person.to_owned());
+    for course in courses {
+        query.push(" OR course = ").push_bind(course.to_owned());
+    }
+    query.push(")");
+}
+
+/// Matches ids with these last hexadecimal digits.
+fn ends_with(query: &mut Statement, column: &str, digits: Option<&String>) {
+    let Some(digits) = digits else {
+        return;
+    };
+    // A complete id can use the index instead of a scan.
+    match digits.parse::<Uuid>() {
+        Ok(id) => query.push(&format!(" AND {column} = ")).push_bind(id),
+        Err(_) => query
+            .push(&format!(
+                " AND {column} IS NOT NULL AND lower(hex({column})) LIKE "
+            ))
+            .push_bind(format!("%{digits}")),
+    };
+}
+
+pub(super) fn only(query: &mut Statement, column: &str, value: Option<&String>) {
+    if let Some(value) = value {
+        query
+            .push(&format!(" AND {column} = "))
+            .push_bind(value.clone());
+    }
+}
+
+fn job_row(row: &Row) -> Result<JobRow, StoreError> {
+    let state: String = row.get("state")?;
+    let counted = |column| {
+        let value: Option<i64> = row.get(column)?;
+        value.map(count).transpose()
+    };
+    Ok(JobRow {
+        job: JobId(id(row, "job")?),
+        sequence: count(row.get("sequence")?)?,
+        notebook_name: row.get("notebook_name")?,
+        kind: kind(row)?,
+        group: group(row)?,
+        execution_count: small(row, "execution_count")?,
+        account: account(row)?,
+        phase: Phase::from_name(&state).ok_or(StoreError::Damaged { what: "a state" })?,
+        outcome: outcome(row)?,
+        worker_name: row.get("worker_name")?,
+        priority: decode(&row.get::<Vec<u8>>("priority")?)?,
+        timeout_ms: counted("timeout_ms")?,
+        submitted_ms: row.get("submitted_ms")?,
+        started_ms: row.get("started_ms")?,
+        finished_ms: row.get("finished_ms")?,
+        run_ms: counted("run_ms")?,
+        peak_memory_bytes: counted("peak_memory_bytes")?,
+    })
+}
