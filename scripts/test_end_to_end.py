@@ -1,8 +1,8 @@
 """Run the end-to-end tests in `tests/`; arguments, such as a file or `-k NAME`, are passed to pytest.
 
-If root runs this, an ordinary user runs the tests, as most people who use Baton are one. Root itself runs only those
-that nobody else can (marker `root`), those that change files of the repository (`owner`), and those of the sandbox,
-which both run (`every_user`). Tests that compare times (`alone`) run first, with nothing beside them.
+If root runs this, most tests run as an ordinary user, because most people who use Baton are ordinary users. Root itself
+runs only the tests that need root (marker `root`), those that change files of the repository (`owner`), and those of
+the sandbox, which both users run (`every_user`). Tests that compare times (`alone`) run first, one at a time.
 
 An ordinary user who runs this runs everything; pytest's summary lists what only root can test.
 """

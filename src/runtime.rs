@@ -13,7 +13,7 @@ pub(crate) fn start(mut builder: Builder) -> anyhow::Result<Runtime> {
         .enable_all()
         .thread_keep_alive(FOR_EVER)
         .build()
-        .context("Failed to start")?;
+        .context("Failed to start the threads of this program")?;
     runtime.spawn_blocking(|| ());
     Ok(runtime)
 }

@@ -53,7 +53,8 @@ pub(crate) fn is_yet_to_start(settings: &Settings) -> bool {
 /// Keeps other processes of this user, such as a worker's sessions, from reading this process's
 /// memory and initial environment, which contain tokens. Also disables its core dumps.
 pub(crate) fn hide_memory() -> anyhow::Result<()> {
-    prctl::set_dumpable(false).context("Failed to keep this program's memory from others")
+    prctl::set_dumpable(false)
+        .context("Failed to protect this program's memory from other processes")
 }
 
 /// The address of the dashboard, with the token if one is needed.
@@ -220,7 +221,7 @@ pub(crate) struct WorkerPlace {
 /// Other users must not be able to put a socket of theirs there.
 pub(crate) fn check_private(path: &Path) -> anyhow::Result<()> {
     let metadata = fs::symlink_metadata(path)
-        .with_context(|| format!("Failed to look at {}", path.display()))?;
+        .with_context(|| format!("Failed to check who can enter {}", path.display()))?;
     let shown = path.display();
     anyhow::ensure!(metadata.is_dir(), "{shown} is not a folder");
     anyhow::ensure!(

@@ -98,7 +98,7 @@ ACCEPTED = {
     r"cell magic: (?i:gpu):?": "spellings of %%gpu that are explained",
     r"matcher: register\.<locals>\.gpu_matcher": "Tab offers their options",
     r"input_transformers_cleanup: (hoist|as_comment)": "how their first line is read",
-    r"event (pre|post)_(run_cell|execute): (Watch|Home|Noting)\._?\w+": "hints, %%both, and what a cell shows last",
+    r"event (pre|post)_(run_cell|execute): (Watch|Home|BothRecorder)\._?\w+": "hints, %%both, output after a cell",
     r"event pre_run_cell: begin\.<locals>\.cell_begins": "`with gpu:` is looked for in cells that mention `baton`",
     r"sys\.modules: (baton_shim(\..*)?|IPython\.core\.magic_arguments)": "its modules",
     r"environment: BATON_SCANNER": "where the library is that looks for changed memory",

@@ -221,8 +221,6 @@ ALLOWED = {
     "crates/chunks/src/scanner/digest.rs": {"lane"},
     # Of gpu.map; see the glossary.
     "python-shim/baton_shim/notebook/": {"lane", "lanes"},
-    # Python's warnings and log records.
-    "python-shim/baton_shim/surroundings/": {"notices"},
 }
 VERBS = {
     "say": "show, report or send",

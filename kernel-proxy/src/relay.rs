@@ -55,7 +55,7 @@ pub(crate) struct Relay {
 }
 
 struct Shared {
-    scribe: Option<Scribe>,
+    writer: Option<MessageWriter>,
     limits: view::Limits,
     stage: Mutex<Stage>,
 }
@@ -80,11 +80,11 @@ struct Injection {
 
 /// Writes messages with the kernel's signature.
 #[derive(Clone)]
-struct Scribe {
+struct MessageWriter {
     signer: Signer,
 }
 
-impl Scribe {
+impl MessageWriter {
     /// `kernel_session` is the session id in the kernel's own headers. JupyterLab attributes a message with
     /// another id to a kernel before a restart, and drops it when more messages are queued behind it.
     fn write(&self, topic: Bytes, draft: Draft, kernel_session: &str) -> Bytes {
@@ -100,8 +100,8 @@ impl Relay {
     }
 
     fn with_limits(connection: &ConnectionFile, limits: view::Limits) -> Self {
-        let scribe = match Signer::new(&connection.key(), connection.signature_scheme()) {
-            Ok(signer) => Some(Scribe { signer }),
+        let writer = match Signer::new(&connection.key(), connection.signature_scheme()) {
+            Ok(signer) => Some(MessageWriter { signer }),
             Err(error) => {
                 tracing::warn!(%error, "The output of %%gpu cells cannot be shown: {error}");
                 None
@@ -109,7 +109,7 @@ impl Relay {
         };
         Self {
             shared: Arc::new(Shared {
-                scribe,
+                writer,
                 limits,
                 stage: Mutex::default(),
             }),
@@ -120,7 +120,7 @@ impl Relay {
     /// returns before the kernel can publish `idle`. A message of a background cell may also appear
     /// after `idle`. `content` and `metadata` are JSON text.
     pub(crate) fn inject(&self, cell: &ParentCell, output: Output) {
-        let Some(scribe) = &self.shared.scribe else {
+        let Some(writer) = &self.shared.writer else {
             return;
         };
         let topic = iopub_topic(&output.kind, &output.content);
@@ -135,7 +135,7 @@ impl Relay {
             after: cell.after.clone(),
             silent: cell.silent,
             background: cell.background,
-            wire: scribe.write(topic.clone().into(), draft, &cell.kernel_session),
+            wire: writer.write(topic.clone().into(), draft, &cell.kernel_session),
             topic,
         });
         self.stage()
@@ -165,8 +165,8 @@ impl Relay {
         injections
     }
 
-    fn scribe(&self) -> Option<&Scribe> {
-        self.shared.scribe.as_ref()
+    fn writer(&self) -> Option<&MessageWriter> {
+        self.shared.writer.as_ref()
     }
 
     /// A panic cannot poison the lock, because no operation that can fail runs while it is held.

@@ -167,7 +167,7 @@ pub(super) fn run(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("Failed to start")?;
+        .context("Failed to prepare requests to the broker")?;
     print!("{}", runtime.block_on(answer)?);
     Ok(ExitCode::SUCCESS)
 }
@@ -248,6 +248,6 @@ pub(super) async fn find_if_any(api: &Api, end: &str) -> anyhow::Result<Option<J
 fn first_day(days: u32) -> anyhow::Result<String> {
     let today = Zoned::now().with_time_zone(TimeZone::UTC).date();
     let before = i64::from(days).saturating_sub(1).days();
-    let first = today.checked_sub(before).context("That is too long ago")?;
+    let first = today.checked_sub(before).context("--days is too large")?;
     Ok(first.to_string())
 }

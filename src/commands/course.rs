@@ -124,8 +124,7 @@ impl CourseArguments {
             return Ok(None);
         };
         let until_ms = local_ms(when)?;
-        let before_ms =
-            i64::try_from(self.before.as_millis()).context("That is too long before")?;
+        let before_ms = i64::try_from(self.before.as_millis()).context("--before is too long")?;
         Ok(Some(vec![Deadline {
             from_ms: until_ms.saturating_sub(before_ms),
             until_ms,

@@ -52,7 +52,7 @@ pub(crate) fn main(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("Failed to start")?;
+        .context("Failed to prepare requests to the broker")?;
     runtime.block_on(async {
         match of {
             Env::List { json } => list(&api, &here, *json).await,

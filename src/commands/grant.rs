@@ -17,7 +17,7 @@ pub(crate) struct Grant {
     /// Who gets it
     #[arg(requires = "time", group = "what")]
     person: Option<String>,
-    /// How much more in each period of the budget, such as 2h, in place of an earlier grant; none revokes it
+    /// Additional GPU time in each period of the budget, such as 2h; replaces an earlier grant, and none revokes it
     #[arg(requires = "person")]
     time: Option<Limit>,
     /// The same for each person in the course

@@ -9,7 +9,7 @@ use baton_protocol::api::{Page, Pool, PoolTest, PoolWorkerState};
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
 
-/// List pools and what became of the workers that they requested
+/// List pools and the state of the workers that they requested
 #[derive(Args)]
 pub(crate) struct Pools {
     /// Print JSON

@@ -130,7 +130,7 @@ fn continue_in_background(command: &[OsString], begun: &str, lock: File) -> anyh
 async fn run_one(run: Run<'_>, in_background: bool) -> anyhow::Result<Ended> {
     let is_quiet = in_background || run.request.json;
     let progress = Progress::new(run.folder, run.loaded, is_quiet)?;
-    let signals = EndSignals::listen().context("Failed to listen to signals")?;
+    let signals = EndSignals::listen().context("Failed to listen for signals")?;
     let (interrupt, interrupts) = mpsc::channel(1);
     let listening = tokio::spawn(pass_on(signals, interrupt, in_background));
     let ended = match in_background && run.request.is_notebook() && !run.request.keep.is_zero() {

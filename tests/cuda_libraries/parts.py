@@ -64,10 +64,10 @@ def end_cell() -> asyncio.AbstractEventLoop:
     """Returns the loop in which a session waits between cells, and returns memory that a library holds when it is asked
     to. It ends at the test's next line.
     """
-    from baton_shim.session.thrift import Thrift
+    from baton_shim.session.gpu_cache import GpuCache
 
     loop = asyncio.new_event_loop()
-    Thrift().end_cell(loop)
+    GpuCache().end_cell(loop)
     loop.add_reader(sys.stdin, loop.stop)
     return loop
 

@@ -120,7 +120,9 @@ impl Assembler {
             return Err(BlobError::Damaged { hash, found });
         }
         if bytes.len() as u64 != chunk.bytes {
-            return Err(BlobError::Manifest("a chunk has another size than it says"));
+            return Err(BlobError::Manifest(
+                "a chunk does not have the announced size",
+            ));
         }
         let digests: Arc<[u128]> = digests(bytes).collect();
         for target in &chunk.targets {
@@ -236,10 +238,10 @@ fn check(manifest: &Manifest, ledger: &Ledger) -> Result<(), BlobError> {
     let mut numbers = HashSet::new();
     for part in &manifest.segments {
         if !numbers.insert(part.number) {
-            return Err(BlobError::Manifest("a segment is there twice"));
+            return Err(BlobError::Manifest("a segment is listed twice"));
         }
         if dropped.contains(&part.number) {
-            return Err(BlobError::Manifest("a segment is there and dropped"));
+            return Err(BlobError::Manifest("a segment is both listed and dropped"));
         }
         check_part(part, ledger)?;
     }
@@ -249,14 +251,14 @@ fn check(manifest: &Manifest, ledger: &Ledger) -> Result<(), BlobError> {
 fn check_part(part: &SegmentPart, ledger: &Ledger) -> Result<(), BlobError> {
     let count = chunk_count(part.bytes);
     if part.fresh && part.chunks.len() as u64 != count {
-        return Err(BlobError::Manifest("a new segment is not whole"));
+        return Err(BlobError::Manifest("a new segment is incomplete"));
     }
     if !part.fresh {
         ledger.check_known(part.number, part.bytes)?;
     }
     if !part.chunks.is_sorted_by(|(one, _), (next, _)| one < next) {
         return Err(BlobError::Manifest(
-            "the chunks of a segment are in disorder",
+            "the chunks of a segment are out of order",
         ));
     }
     for (index, piece) in &part.chunks {

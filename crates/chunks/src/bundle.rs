@@ -33,7 +33,9 @@ impl Bundle {
     /// Checks a received bundle, as far as that is possible without a ledger.
     pub fn receive(content: memory::Bundle, file: OwnedFd) -> Result<Self, BlobError> {
         if !sealed::is_sealed(&file) {
-            return Err(BlobError::Bundle("its file can still be changed"));
+            return Err(BlobError::Bundle(
+                "its file is not sealed, so it can still be changed",
+            ));
         }
         let file = File::from(file);
         let file_bytes = file.metadata().map_err(BlobError::Assemble)?.len();
@@ -141,10 +143,10 @@ impl Bundle {
         let mut patched = 0;
         for segment in &delta.segments {
             if !numbers.insert(segment.number) {
-                return Err(BlobError::Bundle("a segment is there twice"));
+                return Err(BlobError::Bundle("a segment is listed twice"));
             }
             if dropped.contains(&segment.number) {
-                return Err(BlobError::Bundle("a segment is there and dropped"));
+                return Err(BlobError::Bundle("a segment is both listed and dropped"));
             }
             self.check_segment(segment)?;
             let sources = segment.patches.iter().map(|patch| blocks(patch.source));
@@ -152,7 +154,9 @@ impl Bundle {
         }
         (digests.len() == patched * DIGEST_BYTES)
             .then_some(())
-            .ok_or(BlobError::Bundle("it has not one digest for each block"))
+            .ok_or(BlobError::Bundle(
+                "it does not have one digest for each block",
+            ))
     }
 
     fn check_segment(&self, segment: &SegmentDelta) -> Result<(), BlobError> {
@@ -162,7 +166,7 @@ impl Bundle {
             _ => false,
         };
         if segment.fresh && !whole {
-            return Err(BlobError::Bundle("a new segment is not whole"));
+            return Err(BlobError::Bundle("a new segment is incomplete"));
         }
         let border = border(segment.fresh, segment.bytes);
         let mut end = 0;
@@ -170,7 +174,7 @@ impl Bundle {
             self.check_extent(patch.source)?;
             let begins_block = patch.offset.is_multiple_of(BLOCK_BYTES as u64);
             if !begins_block || patch.offset < end || !patch.source.offset.is_multiple_of(border) {
-                return Err(BlobError::Bundle("a patch is not where it should be"));
+                return Err(BlobError::Bundle("a patch is in the wrong place"));
             }
             end = patch.offset.saturating_add(patch.source.bytes);
             let ends_block = patch.source.bytes.is_multiple_of(BLOCK_BYTES as u64);
@@ -185,7 +189,7 @@ impl Bundle {
         let end = extent.offset.checked_add(extent.bytes);
         end.is_some_and(|end| end <= self.file_bytes)
             .then_some(())
-            .ok_or(BlobError::Bundle("something lies outside of its file"))
+            .ok_or(BlobError::Bundle("an extent lies outside its file"))
     }
 }
 

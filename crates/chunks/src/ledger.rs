@@ -55,10 +55,10 @@ impl Ledger {
             let segment = view.number;
             let wrong = |what| BlobError::Ledger { segment, what };
             if !numbers.insert(segment) {
-                return Err(wrong("is there twice"));
+                return Err(wrong("is listed twice"));
             }
             if dropped.contains(&segment) {
-                return Err(wrong("is there and dropped"));
+                return Err(wrong("is both listed and dropped"));
             }
             if !view.fresh {
                 self.check_known(segment, view.bytes)?;

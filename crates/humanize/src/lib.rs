@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Said of a cell that has an error of the service and not of its own.
+/// What a student reads if the service failed while a cell ran, and not the cell's own code.
 pub const SAFE: &str = "Your variables are as they were before the cell";
 
 /// At most two units, neither of them zero: `7 s`, `2 min 10 s`, `5 min`, `3 h 5 min`.

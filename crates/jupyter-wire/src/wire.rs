@@ -26,7 +26,7 @@ const FLAGS_RESERVED: u8 = !(FLAG_MORE | FLAG_LONG | FLAG_COMMAND);
 pub enum WireError {
     #[error("A frame has the reserved flags {0:#04x}")]
     ReservedFlags(u8),
-    #[error("A command stands in the middle of a message")]
+    #[error("A command is in the middle of a message")]
     CommandInMessage,
     #[error("A frame announces {0} bytes")]
     TooLong(u64),

@@ -166,7 +166,7 @@ impl ContentWriter {
 
 fn unwritten(source: io::Error) -> FilesError {
     FilesError::Io {
-        path: "a file that arrives".into(),
+        path: "a received file".into(),
         source,
     }
 }

@@ -21,9 +21,9 @@ pub enum FilesError {
     FolderGone { path: PathBuf },
     #[error("{} is no longer on the file system of its folder", path.display())]
     OtherFileSystem { path: PathBuf },
-    #[error("The pieces of a file do not fit together")]
+    #[error("The received pieces of a file do not fit together")]
     Pieces,
-    #[error("The listing continues one that is not here")]
+    #[error("The listing continues an earlier one that this machine does not have")]
     OutOfStep,
     #[error(transparent)]
     Blob(#[from] BlobError),

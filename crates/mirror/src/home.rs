@@ -1,4 +1,5 @@
-//! The notebook's folder itself.
+//! The notebook's folder itself: what is in it (`listing`), what cells have sent (`arriving`), and how
+//! that becomes part of it (`commit`).
 
 mod arriving;
 pub(crate) mod commit;

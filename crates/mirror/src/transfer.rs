@@ -143,7 +143,7 @@ pub async fn open_payload<Message: DeserializeOwned>(
 
 fn unread(source: std::io::Error) -> FilesError {
     FilesError::Io {
-        path: "a file that leaves".into(),
+        path: "a file to send".into(),
         source,
     }
 }

@@ -304,7 +304,7 @@ pub struct Usage {
     pub run_ms: u64,
     /// Largest resident memory of the session's processes during the cell.
     pub peak_memory_bytes: u64,
-    /// Present if sessions share the GPU in turns and the cell used it.
+    /// Present if sessions time-share the GPU and the cell used it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuUsage>,
 }

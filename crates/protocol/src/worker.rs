@@ -100,8 +100,8 @@ pub enum ToWorker {
     Refused(Refusal),
     Assign {
         fencing: FencingNumber,
-        /// The account whose turn it is on a GPU: the same for all notebooks of a person while this
-        /// broker runs. It does not reveal the person.
+        /// The account to which the arbiter gives the job's GPU leases: the same for all notebooks of
+        /// a person while this broker runs. It does not reveal the person.
         account: u64,
         /// The worker's environment in which it runs; absent for the worker's own Python.
         #[serde(default, skip_serializing_if = "Option::is_none")]

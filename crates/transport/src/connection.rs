@@ -36,8 +36,8 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Connection<Incoming, Outgoing> {
     socket: WebSocketStream<Box<dyn Duplex>>,
     dial: Dial,
-    heard: Instant,
-    asked: Option<Instant>,
+    last_received: Instant,
+    pinged: Option<Instant>,
     messages: PhantomData<fn(Outgoing) -> Incoming>,
 }
 
@@ -76,8 +76,8 @@ async fn connect_once<Incoming, Outgoing>(
         Ok(Ok((socket, _))) => Ok(Connection {
             socket,
             dial: dial.clone(),
-            heard: Instant::now(),
-            asked: None,
+            last_received: Instant::now(),
+            pinged: None,
             messages: PhantomData,
         }),
         Ok(Err(error)) => Err(handshake_failed(dial, path, error)),
@@ -104,14 +104,14 @@ impl<Incoming: DeserializeOwned, Outgoing: Serialize> Connection<Incoming, Outgo
     pub async fn receive(&mut self) -> Result<Option<Incoming>, LinkError> {
         loop {
             let deadline = self
-                .asked
-                .map_or(self.heard + QUIET, |asked| asked + PATIENCE);
+                .pinged
+                .map_or(self.last_received + QUIET, |pinged| pinged + PATIENCE);
             let Ok(next) = timeout_at(deadline, self.socket.next()).await else {
-                self.ask_for_life().await?;
+                self.ping().await?;
                 continue;
             };
-            self.heard = Instant::now();
-            self.asked = None;
+            self.last_received = Instant::now();
+            self.pinged = None;
             match next {
                 Some(Ok(Message::Binary(bytes))) => return Ok(Some(decode(&bytes)?)),
                 Some(Ok(Message::Text(_))) => {
@@ -130,11 +130,11 @@ impl<Incoming: DeserializeOwned, Outgoing: Serialize> Connection<Incoming, Outgo
         let _ = timeout(Duration::from_secs(1), self.socket.close(None)).await;
     }
 
-    async fn ask_for_life(&mut self) -> Result<(), LinkError> {
-        if self.asked.is_some() {
+    async fn ping(&mut self) -> Result<(), LinkError> {
+        if self.pinged.is_some() {
             return Err(self.dial.no_answer());
         }
-        self.asked = Some(Instant::now());
+        self.pinged = Some(Instant::now());
         let ping = self.socket.send(Message::Ping(Vec::new().into()));
         match timeout(PATIENCE, ping).await {
             Ok(result) => result.map_err(|error| unreachable(&self.dial.address, error)),

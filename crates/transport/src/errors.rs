@@ -90,7 +90,7 @@ pub enum LinkError {
     Receiver(#[source] Source),
 }
 
-/// Why a broker does not let a program in.
+/// Why a broker refuses a program because of its token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenProblem {
     Missing,

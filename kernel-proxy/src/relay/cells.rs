@@ -9,9 +9,9 @@ use std::collections::{HashSet, VecDeque};
 /// Finished cells are forgotten first. A client rarely has more than one unfinished cell.
 const REMEMBERED_CELLS: usize = 64;
 
-/// What a message of the kernel says about the request that caused it.
+/// What a message of the kernel shows about the cell that it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Sign {
+pub(super) enum CellEvent {
     Busy(String),
     Input(String),
     Idle(String),
@@ -19,7 +19,7 @@ pub(super) enum Sign {
     Output(String),
 }
 
-impl Sign {
+impl CellEvent {
     pub(super) fn read(message: MessageView<'_>) -> Option<Self> {
         #[derive(Deserialize)]
         struct Header<'a> {
@@ -73,14 +73,14 @@ struct Cell {
 }
 
 impl CellLog {
-    pub(super) fn note(&mut self, sign: &Sign) {
-        match sign {
-            Sign::Busy(message_id) => {
+    pub(super) fn note(&mut self, event: &CellEvent) {
+        match event {
+            CellEvent::Busy(message_id) => {
                 self.cell(message_id);
             }
-            Sign::Input(message_id) => self.note_input(message_id),
-            Sign::Idle(message_id) => self.cell(message_id).over = true,
-            Sign::Output(message_id) => {
+            CellEvent::Input(message_id) => self.note_input(message_id),
+            CellEvent::Idle(message_id) => self.cell(message_id).over = true,
+            CellEvent::Output(message_id) => {
                 let mut newest_first = self.cells.iter_mut().rev();
                 if let Some(cell) = newest_first.find(|cell| cell.message_id == *message_id) {
                     cell.has_output = true;
@@ -174,24 +174,24 @@ impl CellLog {
 mod tests {
     use super::*;
 
-    fn log(signs: &[Sign]) -> CellLog {
+    fn log(events: &[CellEvent]) -> CellLog {
         let mut log = CellLog::default();
-        signs.iter().for_each(|sign| log.note(sign));
+        events.iter().for_each(|event| log.note(event));
         log
     }
 
-    fn busy(id: &str) -> Sign {
-        Sign::Busy(id.to_owned())
+    fn busy(id: &str) -> CellEvent {
+        CellEvent::Busy(id.to_owned())
     }
 
-    fn input(id: &str) -> Sign {
-        Sign::Input(id.to_owned())
+    fn input(id: &str) -> CellEvent {
+        CellEvent::Input(id.to_owned())
     }
 
     #[test]
     fn output_follows_the_input_or_the_busy_of_a_silent_cell() {
-        let check = |signs: &[Sign], silent, expected| {
-            assert_eq!(log(signs).has_begun("a", silent), expected, "{signs:?}");
+        let check = |events: &[CellEvent], silent, expected| {
+            assert_eq!(log(events).has_begun("a", silent), expected, "{events:?}");
         };
         check(&[], false, false);
         check(&[busy("b"), input("b")], false, false);
@@ -199,7 +199,7 @@ mod tests {
         check(&[busy("a")], true, true);
         check(&[busy("a"), input("a")], false, true);
         check(
-            &[busy("a"), input("a"), Sign::Idle("a".to_owned())],
+            &[busy("a"), input("a"), CellEvent::Idle("a".to_owned())],
             false,
             true,
         );
@@ -229,8 +229,8 @@ mod tests {
     #[test]
     fn what_a_cell_has_shown_is_known() {
         let mut log = log(&[busy("a"), input("a"), busy("b")]);
-        log.note(&Sign::Output("a".to_owned()));
-        log.note(&Sign::Output("of an unknown cell".to_owned()));
+        log.note(&CellEvent::Output("a".to_owned()));
+        log.note(&CellEvent::Output("of an unknown cell".to_owned()));
         assert!(log.has_output("a") && !log.has_output("b"));
         assert_eq!(log.cells.len(), 2);
     }
@@ -241,7 +241,7 @@ mod tests {
         for number in 0..1000 {
             let id = format!("comm-{number}");
             log.note(&busy(&id));
-            log.note(&Sign::Idle(id));
+            log.note(&CellEvent::Idle(id));
         }
         assert!(log.has_begun("long", false));
         assert_eq!(log.cells.len(), REMEMBERED_CELLS);
@@ -249,10 +249,10 @@ mod tests {
 
     #[test]
     fn a_kept_cell_is_not_forgotten_after_its_end() {
-        let mut log = log(&[busy("a"), input("a"), Sign::Idle("a".to_owned())]);
+        let mut log = log(&[busy("a"), input("a"), CellEvent::Idle("a".to_owned())]);
         let others = |log: &mut CellLog| {
             for number in 0..100 {
-                log.note(&Sign::Idle(number.to_string()));
+                log.note(&CellEvent::Idle(number.to_string()));
             }
         };
         log.keep("a");

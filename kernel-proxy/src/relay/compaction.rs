@@ -6,7 +6,7 @@
 //! **Invariant:** pure, except for the date and the id of the messages that it writes. Messages
 //! that stay keep their bytes and their order within their cell.
 
-use super::Scribe;
+use super::MessageWriter;
 use baton_jupyter_wire::{
     message::{DELIMITER, Draft, message_id},
     wire::decode_message,
@@ -20,15 +20,19 @@ use std::collections::HashMap;
 const LONGEST_TEXT_BYTES: usize = 1 << 20;
 
 /// Returns the messages to send instead of `messages`, at most `enough_bytes` in total if that is possible.
-pub(super) fn compact(messages: Vec<Bytes>, scribe: &Scribe, enough_bytes: usize) -> Vec<Bytes> {
+pub(super) fn compact(
+    messages: Vec<Bytes>,
+    writer: &MessageWriter,
+    enough_bytes: usize,
+) -> Vec<Bytes> {
     let waiting = join_streams(messages.into_iter().map(read));
-    let joined: Vec<Bytes> = waiting.iter().map(|one| one.write(scribe)).collect();
+    let joined: Vec<Bytes> = waiting.iter().map(|one| one.write(writer)).collect();
     if joined.iter().map(Bytes::len).sum::<usize>() <= enough_bytes {
         return joined;
     }
     drop(joined);
     let waiting = join_streams(replace_displays(waiting).into_iter());
-    waiting.iter().map(|one| one.write(scribe)).collect()
+    waiting.iter().map(|one| one.write(writer)).collect()
 }
 
 #[derive(Debug)]
@@ -119,9 +123,9 @@ impl Waiting {
         }
     }
 
-    fn write(&self, scribe: &Scribe) -> Bytes {
+    fn write(&self, writer: &MessageWriter) -> Bytes {
         match self {
-            Self::Stream(stream) => stream.write(scribe),
+            Self::Stream(stream) => stream.write(writer),
             Self::Display { wire, .. } | Self::Other { wire, .. } => wire.clone(),
         }
     }
@@ -205,7 +209,7 @@ impl Stream {
         self.lost_bytes += start;
     }
 
-    fn write(&self, scribe: &Scribe) -> Bytes {
+    fn write(&self, writer: &MessageWriter) -> Bytes {
         if let Some(wire) = &self.wire {
             return wire.clone();
         }
@@ -222,7 +226,7 @@ impl Stream {
             ..Draft::new("stream", content)
         };
         let topic = format!("stream.{}", self.name);
-        scribe.write(topic.into(), draft, &self.parent.kernel_session)
+        writer.write(topic.into(), draft, &self.parent.kernel_session)
     }
 }
 
@@ -232,8 +236,8 @@ mod tests {
     use super::*;
     use baton_jupyter_wire::message::Signer;
 
-    fn scribe() -> Scribe {
-        Scribe {
+    fn writer() -> MessageWriter {
+        MessageWriter {
             signer: Signer::new(b"key", "hmac-sha256").unwrap(),
         }
     }
@@ -243,7 +247,7 @@ mod tests {
             parent_header: json!({"msg_id": cell}).to_string().into(),
             ..Draft::new(kind, content.to_string())
         };
-        scribe().write(kind.to_owned().into(), draft, "s")
+        writer().write(kind.to_owned().into(), draft, "s")
     }
 
     /// Builds messages from lines of the form `cell kind text`.
@@ -277,7 +281,7 @@ mod tests {
     }
 
     fn check(before: &[&str], enough_bytes: usize, after: &[&str]) {
-        let compacted = compact(messages(before), &scribe(), enough_bytes);
+        let compacted = compact(messages(before), &writer(), enough_bytes);
         assert_eq!(lines(&compacted), after);
     }
 
@@ -348,7 +352,7 @@ mod tests {
         let mut before = messages(&["a stdout 1", "a status idle"]);
         before.insert(0, Bytes::from_static(b"\0\x01\xff"));
         before.push(Bytes::from_static(b"\xff\0\0"));
-        assert_eq!(compact(before.clone(), &scribe(), 0), before);
+        assert_eq!(compact(before.clone(), &writer(), 0), before);
     }
 
     #[test]
@@ -361,7 +365,7 @@ mod tests {
             );
             40
         ];
-        let compacted = compact(many, &scribe(), 0);
+        let compacted = compact(many, &writer(), 0);
         assert_eq!(compacted.len(), 1);
         assert!(compacted[0].len() < 3 * LONGEST_TEXT_BYTES);
         assert_eq!(read_parts(&compacted[0]).unwrap().1.kernel_session, "s");

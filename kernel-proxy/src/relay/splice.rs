@@ -178,7 +178,7 @@ async fn listen(
         }
         // Note them before the kernel receives them. Otherwise a cell that this client sees could
         // begin in between.
-        note_wishes(&mut tracker, &chunk, relay, audience)?;
+        note_subscriptions(&mut tracker, &chunk, relay, audience)?;
         if let Some(open) = &mut kernel
             && open.write_all(&chunk).await.is_err()
         {
@@ -187,7 +187,7 @@ async fn listen(
     }
 }
 
-fn note_wishes(
+fn note_subscriptions(
     tracker: &mut Tracker,
     bytes: &[u8],
     relay: &Relay,

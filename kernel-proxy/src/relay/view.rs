@@ -10,7 +10,7 @@
 
 use super::{
     Injection, MessageNumber, Relay,
-    cells::{CellLog, Sign},
+    cells::{CellEvent, CellLog},
     compaction::compact,
     queue::OutputQueue,
     subscriptions::Subscriptions,
@@ -81,11 +81,11 @@ pub(super) enum ViewError {
 /// What the client-to-kernel direction shares with the other direction.
 #[derive(Clone, Default)]
 pub(super) struct Audience {
-    shared: Arc<Mutex<Wishes>>,
+    shared: Arc<Mutex<Subscribed>>,
 }
 
 #[derive(Default)]
-struct Wishes {
+struct Subscribed {
     subscriptions: Subscriptions,
     /// How many cells the relay knew when this client subscribed.
     cells_before: Option<u64>,
@@ -95,18 +95,18 @@ struct Wishes {
 
 impl Audience {
     pub(super) fn note(&self, said: &Ended<'_>, relay: &Relay) {
-        let mut wishes = self.wishes();
-        if wishes.subscriptions.note(said) && wishes.cells_before.is_none() {
-            wishes.cells_before = Some(relay.stage().cells.noted());
+        let mut subscribed = self.subscribed();
+        if subscribed.subscriptions.note(said) && subscribed.cells_before.is_none() {
+            subscribed.cells_before = Some(relay.stage().cells.noted());
         }
     }
 
     pub(super) fn note_blind(&self) {
-        self.wishes().is_blind = true;
+        self.subscribed().is_blind = true;
     }
 
     /// A panic cannot poison the lock, because no operation that can fail runs while it is held.
-    fn wishes(&self) -> MutexGuard<'_, Wishes> {
+    fn subscribed(&self) -> MutexGuard<'_, Subscribed> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -217,14 +217,14 @@ impl<'a> View<'a> {
         if !injection.background && self.cells.is_over(&injection.message_id) {
             return; // the kernel has left the cell, and its job goes on for a moment
         }
-        let wishes = self.audience.wishes();
-        if wishes.is_blind
+        let subscribed = self.audience.subscribed();
+        if subscribed.is_blind
             || self.tracker.is_blind()
-            || !wishes.subscriptions.want(&injection.topic)
+            || !subscribed.subscriptions.want(&injection.topic)
         {
             return;
         }
-        drop(wishes);
+        drop(subscribed);
         self.held_bytes += injection.wire.len();
         self.held.push_back(injection);
         if self.held_bytes > MOST_HELD_BYTES {
@@ -301,9 +301,9 @@ impl<'a> View<'a> {
         if injection.background && self.relay.stage().cells.is_over(message_id) {
             return true;
         }
-        let wishes = self.audience.wishes();
-        !wishes.subscriptions.want_everything()
-            || wishes.cells_before.is_some_and(|cells_before| {
+        let subscribed = self.audience.subscribed();
+        !subscribed.subscriptions.want_everything()
+            || subscribed.cells_before.is_some_and(|cells_before| {
                 let stage = self.relay.stage();
                 stage.cells.had_begun(message_id, silent, cells_before)
             })
@@ -336,7 +336,7 @@ impl<'a> View<'a> {
     }
 
     fn compact(&mut self) {
-        let Some(scribe) = self.relay.scribe() else {
+        let Some(writer) = self.relay.writer() else {
             return;
         };
         // Compact to half, so that it is not needed again at once. If that is not possible, wait
@@ -348,7 +348,7 @@ impl<'a> View<'a> {
         } = self.limits;
         let before = self.queue.remaining();
         self.queue
-            .exchange(|messages| compact(messages, scribe, compact_above_bytes / 2));
+            .exchange(|messages| compact(messages, writer, compact_above_bytes / 2));
         let after = self.queue.remaining();
         self.room_bytes =
             (after + compact_above_bytes / 4).clamp(compact_above_bytes, queued_bytes);
@@ -368,7 +368,7 @@ impl<'a> View<'a> {
 
 /// The queue's usual limit. Without a key to sign messages, none can be replaced.
 fn usual_room(relay: &Relay, limits: Limits) -> usize {
-    match relay.scribe() {
+    match relay.writer() {
         Some(_) => limits.compact_above_bytes,
         None => limits.queued_bytes,
     }
@@ -381,15 +381,15 @@ fn note(
     relay: &Relay,
     message: MessageView<'_>,
 ) {
-    let sign = Sign::read(message);
-    if let Some(sign) = &sign {
-        relay.stage().cells.note(sign);
+    let event = CellEvent::read(message);
+    if let Some(event) = &event {
+        relay.stage().cells.note(event);
     }
-    if let Some(sign) = sign.filter(|sign| !matches!(sign, Sign::Output(_))) {
-        if let Sign::Idle(message_id) = &sign {
+    if let Some(event) = event.filter(|event| !matches!(event, CellEvent::Output(_))) {
+        if let CellEvent::Idle(message_id) = &event {
             cells.note_running(message_id);
         }
-        cells.note(&sign);
+        cells.note(&event);
     } else if !held.is_empty()
         && let Some(message_id) = message.parent_header().and_then(message_id)
     {

@@ -200,7 +200,7 @@ impl NotebookFiles {
         let committed = spawn_blocking(move || staging.commit()).await?;
         let mut shared = lock(&self.shared);
         let written = committed.written.iter().cloned();
-        shared.listing.came_from_mirror(written);
+        shared.listing.is_as_in_mirror(written);
         shared.listing.were_made(committed.made.iter().cloned());
         drop(shared);
         Ok(committed)

@@ -21,6 +21,7 @@ QUIET_THREADS = frozenset(
 
 
 def has_background_work(shell: Any) -> bool:
+    """Whether the student's code may run between two cells."""
     return any(map(is_alien, threading.enumerate())) or any(map(of_notebook(shell), tasks()))
 
 
@@ -43,6 +44,7 @@ def stack(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def is_alien(thread: threading.Thread, quiet: frozenset[str] = QUIET_THREADS) -> bool:
+    """Whether the thread may run the student's code. `quiet`: packages whose threads do not."""
     if thread is threading.main_thread() or thread is threading.current_thread():
         return False
     target = getattr(thread, "_target", None)
@@ -58,6 +60,7 @@ def tasks() -> Iterable[Any]:
 
 
 def of_notebook(shell: Any) -> Callable[[Any], bool]:
+    """A function that returns whether a task runs code of a cell."""
     files = getattr(shell.compile, "_filename_map", {})
 
     def is_of_notebook(task: Any) -> bool:

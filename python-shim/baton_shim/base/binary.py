@@ -21,6 +21,7 @@ NOT_FOUND = (
 
 
 def find_binary() -> str | None:
+    """The path of the program; None if it is not installed. `BATON_BINARY` takes precedence."""
     chosen = os.environ.get("BATON_BINARY")
     if chosen:
         return chosen

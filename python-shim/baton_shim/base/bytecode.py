@@ -22,6 +22,8 @@ _GLOBAL = {
 
 
 class CodeNames(NamedTuple):
+    """The global names that some code reads, binds and deletes."""
+
     loads: frozenset[str]
     stores: frozenset[str]
     deletes: frozenset[str]

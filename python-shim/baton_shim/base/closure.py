@@ -63,24 +63,28 @@ class Uses(frozenset[str]):
 
 @dataclass
 class Reached:
+    """What following some values has found."""
+
     names: set[str] = field(default_factory=set)
+    """Names that the functions use."""
     binds: set[str] = field(default_factory=set)
     """Names that one of the functions binds in the notebook."""
     files: set[str] = field(default_factory=set)
+    """File names of the functions' code."""
     dynamic: bool = False
     """One of the functions evaluates text."""
     everything: bool = False
     """One of the functions reads or shows the namespace itself, or one of the names refers to it."""
 
 
-def reach(names: Iterable[str], namespace: Mapping[str, Any], beside: Iterable[object] = ()) -> Reached:
-    """All names that the values of `names`, and the objects in `beside`, may use when they are called.
+def reach(names: Iterable[str], namespace: Mapping[str, Any], objects: Iterable[object] = ()) -> Reached:
+    """All names that the values of `names`, and these objects, may use when they are called.
 
     `names` themselves are not included.
     """
     reached = Reached()
     taken = set(names)
-    waiting = deque((*(namespace[name] for name in taken), *beside))
+    waiting = deque((*(namespace[name] for name in taken), *objects))
     seen = {id(namespace)}
     while waiting and len(seen) < MOST_OBJECTS:
         value = waiting.popleft()
@@ -156,6 +160,7 @@ def names_of(code: CodeType) -> frozenset[str]:
 
 
 def held(value: object) -> Iterator[object]:
+    """What a value refers to, as far as it may lead to functions and classes of the notebook."""
     if type(value) is FunctionType:
         return chain(
             (cell for cell in value.__closure__ or ()),

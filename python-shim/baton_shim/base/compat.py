@@ -26,6 +26,8 @@ Result = TypeVar("Result")
 
 
 class Part(NamedTuple):
+    """A feature of Baton, and the undocumented places of other packages that it needs."""
+
     without: str
     """What the student loses without it, in a few words. Empty if Baton has another way."""
     needs: tuple[str, ...] = ()

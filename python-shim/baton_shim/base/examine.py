@@ -21,6 +21,7 @@ def of_type(kind: type, field: str) -> Any:
 
 
 def made_in_notebook(kind: type) -> bool:
+    """Whether a cell defined the class."""
     module = of_type(kind, "__module__")
     return type(module) is str and module == "__main__"
 

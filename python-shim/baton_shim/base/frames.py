@@ -22,6 +22,7 @@ VARIABLE = "BATON_TRACEBACKS"
 
 
 def is_hidden(code: CodeType) -> bool:
+    """Whether frames of this code are left out of tracebacks."""
     return code.co_filename.startswith(FOLDER) and os.environ.get(VARIABLE) != "whole"
 
 

@@ -44,6 +44,8 @@ ERROR = "error"
 
 
 class Asking:
+    """One run of this program, started ahead of the moment at which the facts are needed."""
+
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -2,7 +2,7 @@
 
 A KeyboardInterrupt in the middle of a frame would lose bytes; in the middle of an apply, half of a change. So a call
 holds interrupts while it runs: they are counted, and they end waits. They raise as usual only while the student's own
-code (or a prompt of Jupyter) runs. In ordinary cells (`Aim`) the same holds, and none strikes inside a message.
+code (or a prompt of Jupyter) runs. In ordinary cells, `Aim` does the same and also keeps each message whole.
 
 **Invariant:** outside of `raising`, no KeyboardInterrupt is raised while interrupts are held.
 """
@@ -145,13 +145,13 @@ def postponed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or before is None:  # None: a handler of a C library
         yield
         return
-    came: list[int] = []
-    set_handler(signal.SIGINT, lambda number, frame: came.append(number))
+    arrived: list[int] = []
+    set_handler(signal.SIGINT, lambda number, frame: arrived.append(number))
     try:
         yield
     finally:
         set_handler(signal.SIGINT, before)
-        if came:
+        if arrived:
             signal.raise_signal(signal.SIGINT)
 
 

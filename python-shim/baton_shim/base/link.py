@@ -35,6 +35,8 @@ class LinkClosed(ConnectionError):
 
 
 class Message(NamedTuple):
+    """A received message: its name in `protocol::shim`, its fields, and perhaps a file."""
+
     name: str
     body: dict[str, Any]
     file_descriptor: int | None
@@ -46,6 +48,8 @@ class Message(NamedTuple):
 
 
 class Link:
+    """The connection to the process that started this kernel."""
+
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._socket.setblocking(False)
@@ -81,6 +85,7 @@ class Link:
         return self._socket.fileno()
 
     def hello(self, python: str = sys.executable, gpu_error: str | None = None) -> None:
+        """Introduces this process. `gpu_error`: why a session cannot use its GPU, as the driver reports it."""
         self.send(
             "hello",
             version=__version__,

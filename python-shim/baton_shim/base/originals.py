@@ -51,6 +51,7 @@ def of_notebook(one: Any) -> bool:
 
 
 def original(module: str, name: str) -> Any:
+    """What a library had at this place before a cell replaced it. Raises RuntimeError if this kernel does not know."""
     if (module, name) in BEFORE:
         return BEFORE[module, name]
     found: Any = importlib.import_module(module)

@@ -50,6 +50,8 @@ class Allowed(NamedTuple):
 
 
 class Installed(NamedTuple):
+    """What one end reports about its packages."""
+
     pins: tuple[str, ...] = ()
     """The packages in the overlay as arguments of `pip install`, each with its version."""
     sources: tuple[tuple[str, ...], ...] = ()
@@ -276,7 +278,7 @@ class Packages:
             self._comparison.begin(dict(notebook))
             self._install(self.overlay, news)
 
-    def came_here(self) -> bool:
+    def has_newly_installed(self) -> bool:
         """In the notebook: whether it has since installed a package that only the session had."""
         had, self._known = self._known, self._known._replace(notebook=found(sys.path))
         new = dict(self._known.notebook).keys() - dict(had.notebook).keys()

@@ -9,4 +9,5 @@ from typing import Any
 
 
 def remote_error(name: str, value: str, traceback: list[str] | None = None, hint: str | None = None) -> dict[str, Any]:
+    """An error as `protocol::job::RemoteError`: the name of its class, its message, the lines to show, what to do."""
     return {"name": name, "value": value, "traceback": traceback or [], "hint": hint}

@@ -1,7 +1,7 @@
-"""Output of the last `%%gpu` cells, kept for `%gpu_output`, and for a page that was closed meanwhile.
+"""Output of the last `%%gpu` cells, kept for `%gpu_output` and for pages that were closed when it appeared.
 
-The proxy keeps what the session published for a while. A cell's value, its error and what IPython shows after the cell
-were published by this kernel and are kept here.
+In: each `%%gpu` cell that has ended. Out: its output, as iopub messages. The proxy keeps what the session published.
+This kernel keeps what it published itself: the cell's value, its error, and what IPython shows after the cell.
 
 **Invariant:** bounded: the oldest cells are dropped first.
 """
@@ -31,9 +31,11 @@ TICK_SECONDS = 1.0
 
 @dataclass
 class Cell:
+    """What a `%%gpu` cell has shown, apart from what the proxy keeps."""
+
     number: int
     calls: range
-    """The calls that were made for it; each but the last was run anew."""
+    """The numbers of its calls. There are several if a call had to be repeated."""
     request: dict[str, Any]
     """The front-end's `execute_request`."""
     value: tuple[dict[str, Any], dict[str, Any]] | None
@@ -51,15 +53,19 @@ class Cell:
 
 
 @dataclass
-class Again:
+class RecentOutputs:
+    """The last `%%gpu` cells, the oldest one first."""
+
     cells: deque[Cell] = field(default_factory=deque)
 
     def note(self, cell: Cell) -> None:
+        """Adds a cell, and drops the oldest ones above the limits."""
         self.cells.append(cell)
         while len(self.cells) > 1 and (len(self.cells) > MOST_CELLS or self._bytes() > MOST_BYTES):
             self.cells.popleft()
 
     def show(self, home: Home, number: int | None) -> None:
+        """Publishes the output of In[number] again; None: of the last cell. Raises UsageError if it is not kept."""
         if not self.cells:
             raise UsageError("No %%gpu cell has run yet")
         number = self.cells[-1].number if number is None else number

@@ -61,6 +61,8 @@ Transform = Callable[[str], str]
 
 @dataclass
 class CellNames:
+    """What the text of a cell shows about the names that the cell uses."""
+
     loads: set[str] = field(default_factory=set)
     """Names that may be read before the cell has bound them."""
     deletes: set[str] = field(default_factory=set)
@@ -82,6 +84,8 @@ class CellNames:
 
 @dataclass(frozen=True)
 class Needed:
+    """What a cell needs of the notebook, once its calls have been followed."""
+
     names: frozenset[str]
     """Names that exist and that the code uses."""
     wished: frozenset[str]
@@ -91,17 +95,23 @@ class Needed:
     deleted: frozenset[str]
     """Names that exist and that the cell may delete but cannot read: the session needs only to know that they exist."""
     stores: frozenset[str]
+    """Names that the cell's code binds."""
     files: frozenset[str]
     """File names of the functions that were followed."""
     dynamic: bool
     """The code may look up names that appear only in strings."""
 
 
-def needed(cell: CellNames, namespace: Mapping[str, Any], visible: set[str], beside: Collection[object] = ()) -> Needed:
-    """`visible` are the names that the cell may refer to. The objects in `beside` may also be used by it."""
+def needed(
+    cell: CellNames, namespace: Mapping[str, Any], visible: set[str], objects: Collection[object] = ()
+) -> Needed:
+    """What a cell with these names needs.
+
+    `visible`: the names that it may refer to. `objects`: what it may also use without naming it.
+    """
     visible = visible | {name for name in cell.loads & namespace.keys() if INPUT.fullmatch(name)}
     direct = cell.loads & visible
-    around = reach((), namespace, beside)
+    around = reach((), namespace, objects)
     wished = ((cell.hinted | around.names) & visible) - direct
     reached = reach(direct | wished, namespace)
     dynamic = cell.dynamic or reached.dynamic or not LOOK_UP.isdisjoint(cell.loads)
@@ -130,6 +140,7 @@ def visible_names(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> se
 
 
 def of_student(names: set[str]) -> set[str]:
+    """The names without those of IPython's results."""
     return {name for name in names if not of_ipython(name)}
 
 
@@ -141,11 +152,12 @@ def of_result(name: str) -> bool:
 
 
 def of_cell(source: str, transform: Transform) -> CellNames:
-    """Raises SyntaxError for a cell that would not run."""
+    """The names of a cell; `transform` is that of IPython. Raises SyntaxError for a cell that would not run."""
     return of_tree(parse(transform(source)), transform)
 
 
 def of_tree(tree: ast.Module, transform: Transform) -> CellNames:
+    """The names of a cell that has been parsed already."""
     names = CellNames()
     names.empty = not tree.body
     names.certain = add_tree(tree, transform, names).certain

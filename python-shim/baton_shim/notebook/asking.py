@@ -32,9 +32,10 @@ FOLLOWING = "attach"
 
 
 def ask(home: Home, what: str, request: str, *, table: Table | None = None, **body: Any) -> Message:
-    """Returns the answer. `table`: its memory is kept until the proxy has read it.
+    """Sends the message `request` with this body, and returns the answer.
 
-    The message of a KeyboardInterrupt says whether the request was carried out. After a GpuServiceError it was not.
+    `what`: the name of the request in messages, such as the magic. `table`: its memory is kept until the proxy has read
+    it. The message of a KeyboardInterrupt says whether the request was carried out. After a GpuServiceError it was not.
     """
     with home.between_cells() as free:
         if not free:

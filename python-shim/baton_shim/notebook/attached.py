@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from baton_shim.notebook import landing, outputs
+from baton_shim.notebook import outputs, results
 from baton_shim.notebook.asking import ask
 from baton_shim.notebook.cell import NotebookCell
 from baton_shim.notebook.loading import load
@@ -25,6 +25,8 @@ OF_CELL = ("parent_header", "message_id", "kernel_session", "captured")
 
 
 class EarlierJobs:
+    """The background cells of this person's earlier kernels. `digits` are the last digits of a job's id."""
+
     def __init__(self, home: Home) -> None:
         self._home = home
         self._taken = set[bytes]()
@@ -51,9 +53,9 @@ class EarlierJobs:
         if end["summary"]:
             home.summarise(end["summary"], of_block=False)
         if end["delta"] is not None:
-            about, delta = end["about"], end["delta"]
+            about = end["about"]
             try:
-                extra, lines = load(home, name, message, about, delta, unit="%gpu_attach")
+                extra, lines = load(home, name, message, unit="%gpu_attach")
             except BaseException as error:
                 home.link.send("applied", call=end["call"], error=str(error))
                 raise
@@ -67,7 +69,7 @@ class EarlierJobs:
             if extra is None and end["outcome"] != "error":
                 why = end["error"] or {"value": "It was cancelled", "hint": None}
                 raise GpuServiceError(f"{name} left no variables: {why['value']}", why["hint"])
-            raise landing.exception_of(end["outcome"], end["error"], None, home)
+            raise results.exception_of(end["outcome"], end["error"], None, home)
         if extra is None:
             warn(f"{name} left no variables")
             return None

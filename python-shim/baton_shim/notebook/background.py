@@ -60,6 +60,8 @@ class BackgroundCell:
 
 
 class Background:
+    """The background cells of one notebook, in the order in which they run."""
+
     def __init__(self, home: Home) -> None:
         self._home = home
         self._cells: deque[BackgroundCell] = deque()
@@ -119,24 +121,24 @@ class Background:
         uses = self._uses_of(names, cell.given())
         return uses._replace(reads=(uses.reads | options.keep) - options.drop, writes=uses.writes - options.drop)
 
-    def _uses_of(self, names: analysis.CellNames, beside: Iterable[object] = ()) -> Uses:
+    def _uses_of(self, names: analysis.CellNames, objects: Iterable[object] = ()) -> Uses:
         shell = self._home.shell
         visible = analysis.visible_names(self._home.namespace, shell.user_ns_hidden)
-        return uses_of(names, self._home.namespace, visible, beside)
+        return uses_of(names, self._home.namespace, visible, objects)
 
-    def _footprint(self, names: Iterable[str], beside: Iterable[object] = ()) -> Any:
+    def _footprint(self, names: Iterable[str], objects: Iterable[object] = ()) -> Any:
         namespace = self._home.namespace
         values = [namespace[name] for name in names if name in namespace]
-        return self._home.table.footprint([*values, *beside], held_by)
+        return self._home.table.footprint([*values, *objects], held_by)
 
     def _depart(self, one: BackgroundCell, names: analysis.CellNames, interrupts: Interrupts) -> None:
         home = self._home
-        if home.modules.packages.came_here():
+        if home.modules.packages.has_newly_installed():
             home.void()
         one.call = Call(home, one.cell, one.options)
         one.sent = False
         try:
-            one.call.leave(names, interrupts)
+            one.call.send(names, interrupts)
         except LinkClosed:
             home.void()
             raise proxy_gone() from None
@@ -186,7 +188,7 @@ class Background:
             if one.end is None:
                 return
             self._cells.popleft()
-            self._land(one, one.end)
+            self._finish(one, one.end)
             self._next()
 
     def _next(self) -> None:
@@ -202,28 +204,30 @@ class Background:
 
     # ---- its end ----
 
-    def _land(self, one: BackgroundCell, end: Message) -> None:
+    def _finish(self, one: BackgroundCell, end: Message) -> None:
         home, before = self._home, dict(contextvars.copy_context())
         assert one.call is not None
         summary = end.body.pop("summary", None)
         if any(other.cell.number == one.cell.number for other in self._cells):
             summary = None  # a cell shows the summary of its last call
-        landed, error = None, None
+        returned, error = None, None
         after, home.displays_after = home.displays_after, []
         try:
             with Interrupts() as interrupts:
-                landed = one.call.land(end, interrupts)
+                returned = one.call.finish(end, interrupts)
         except BaseException as raised:
             error = raised
         shown, home.displays_after = home.displays_after, after
         if not self._code_runs:
             self._carry(before)
-        value = landed.shown if landed is not None else None
+        value = returned.shown if returned is not None else None
         self._show_end(one, value, error, shown, summary)
-        one.job.ends(landed.value if landed is not None else None, error)
+        one.job.ends(returned.value if returned is not None else None, error)
         calls = range(one.call.number, one.call.number + 1)
         summaries = [summary] if summary else []
-        home.again.note(Cell(one.cell.number, calls, one.cell.parent, value, described(error), list(shown), summaries))
+        home.recent_outputs.note(
+            Cell(one.cell.number, calls, one.cell.parent, value, described(error), list(shown), summaries)
+        )
         home.pages.cell_ends()
         home.comms.cell_ends()
 
@@ -288,8 +292,8 @@ class Background:
 
     # ---- code of the notebook that begins ----
 
-    def before(self, names: Callable[[], analysis.CellNames], beside: Iterable[object] = ()) -> None:
-        """Returns when code with these names, and with the objects in `beside`, may run. Raises `NotYetHere`."""
+    def before(self, names: Callable[[], analysis.CellNames], objects: Iterable[object] = ()) -> None:
+        """Returns when code with these names, and with the objects in `objects`, may run. Raises `NotYetHere`."""
         if not on_main_thread():
             self._wait_in_thread()
             return
@@ -297,7 +301,7 @@ class Background:
         if not self.is_empty:
             self._handle_arrived()
         if not self.is_empty:
-            self._wait(lambda: self._conflict(names, beside))
+            self._wait(lambda: self._conflict(names, objects))
 
     def cell_begins(self) -> None:
         """No results are applied until the cell has ended."""
@@ -339,7 +343,7 @@ class Background:
                 variable.set(value)
 
     def _conflict(
-        self, names: Callable[[], analysis.CellNames], beside: Iterable[object]
+        self, names: Callable[[], analysis.CellNames], objects: Iterable[object]
     ) -> tuple[BackgroundCell, str] | None:
         """The cell to wait for, and what of it this code touches."""
         if self.is_empty:
@@ -348,8 +352,8 @@ class Background:
             if one.call is not None and not one.sent:
                 return one, ""
         try:
-            uses = self._uses_of(names(), beside)
-            reached = self._footprint(uses.reads, beside)
+            uses = self._uses_of(names(), objects)
+            reached = self._footprint(uses.reads, objects)
         except Exception:  # code that does not compile, or any error of the student's classes
             return self._cells[-1], " (Baton cannot tell what this cell uses)"
         for one in reversed(self._cells):

@@ -68,7 +68,7 @@ def check_thread() -> None:
     if not runs_cells(threading.current_thread()):
         raise RuntimeError(
             "'with gpu:' and '@gpu' do not work in threads\n"
-            "hint: use them in the cell itself, and start the threads inside of the block"
+            "hint: use them in the cell itself, and start the threads inside the block"
         )
 
 

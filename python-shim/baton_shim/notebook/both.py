@@ -56,7 +56,7 @@ def register(shell: Any, home: Home | None) -> None:
     if as_comment not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(as_comment)
     if home is not None:
-        noting = Noting(home)
+        noting = BothRecorder(home)
         shell.events.register("pre_run_cell", noting.cell_begins)
         shell.events.register("post_run_cell", noting.cell_ended)
 
@@ -73,12 +73,13 @@ def place_of(lines: list[str]) -> int | None:
 
 
 def as_comment(lines: list[str]) -> list[str]:
+    """IPython's input transformer: replaces the line of the magic, so that the cell runs as an ordinary one."""
     number = place_of(lines)
     return lines if number is None else [*lines[:number], f"# {lines[number].lstrip()}", *lines[number + 1 :]]
 
 
-class Noting:
-    """Records cells that succeed, and what other cells set in libraries."""
+class BothRecorder:
+    """Records the `%%both` cells that succeed, and which settings of libraries other cells change."""
 
     def __init__(self, home: Home) -> None:
         self._home = home

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from baton_shim.base.interrupts import Interrupts
 from baton_shim.base.link import LinkClosed, Message
-from baton_shim.notebook import analysis, landing
+from baton_shim.notebook import analysis, results
 from baton_shim.notebook.debugging import warn_of_breakpoints
 from baton_shim.notebook.departure import Departure, depart, supply
 from baton_shim.state import errors
@@ -34,6 +34,8 @@ TICK_SECONDS = 1.0
 
 
 class Call:
+    """One attempt to run a cell in the session; a cell may need several."""
+
     def __init__(self, home: Home, cell: NotebookCell, options: Options) -> None:
         self.home = home
         self.cell = cell
@@ -47,14 +49,15 @@ class Call:
         self.wants_deferred = False
         """Whether the call must be repeated once all deferred state of earlier cells has arrived."""
 
-    def run(self) -> landing.Landed | None:
+    def run(self) -> results.Returned | None:
+        """Runs the cell and applies its changes. Returns None for an empty cell, or if the call must be repeated."""
         names = names_of(self.cell)
         if names.empty and self.cell.block is None:
             return None
         warn_of_breakpoints(self.home.shell, self.cell.content.get("code", ""))
         with Interrupts() as interrupts:
             try:
-                self.leave(names, interrupts)
+                self.send(names, interrupts)
                 end = self._wait(interrupts)
             except LinkClosed:
                 self.home.void()
@@ -62,9 +65,9 @@ class Call:
             if end is None:
                 self.home.void()
                 raise given_up(self.cell.unit)
-            return self.land(end, interrupts)
+            return self.finish(end, interrupts)
 
-    def leave(self, names: analysis.CellNames, interrupts: Interrupts) -> None:
+    def send(self, names: analysis.CellNames, interrupts: Interrupts) -> None:
         """Sends the cell. After this, messages arrive until one ends the call.
 
         Raises `LinkClosed`, or the reason that the cell cannot be sent.
@@ -125,6 +128,7 @@ class Call:
             raise
 
     def cancel(self) -> None:
+        """Asks the proxy to interrupt the cell, whose changes are then still returned."""
         self._stop("cancel")
 
     def _stop(self, how: str) -> None:
@@ -155,6 +159,7 @@ class Call:
             self.home.overdue(message)
 
     def meanwhile(self, message: Message, interrupts: Interrupts) -> None:
+        """Handles a message that arrives while the cell waits or runs."""
         body = message.body
         if message.name == "released":
             self.home.released(self.number)
@@ -207,7 +212,8 @@ class Call:
         self.home.unreleased[self.number].append(self.departure.table)
         self.home.link.send("names", call=self.number, state=self.home.wire(snapshot))
 
-    def land(self, end: Message, interrupts: Interrupts) -> landing.Landed | None:
+    def finish(self, end: Message, interrupts: Interrupts) -> results.Returned | None:
+        """Applies the changes in the message that ends the call. Raises the cell's error, or why it has no result."""
         self.home.unreleased.pop(self.number, None)
         if ran := end.body.get("ran"):
             self.home.last_job = self.cell.number, ran["job"], ran.get("worker")
@@ -223,23 +229,23 @@ class Call:
             self._keep_or_void(end)
             self.home.overdue(end)
             raise self._failure(end.body["outcome"], end.body["error"])
-        landed = self._apply(end)
+        returned = self._apply(end)
         error = end.body["error"]
-        if landed is None and error is None and end.body["outcome"] == "cancelled":
+        if returned is None and error is None and end.body["outcome"] == "cancelled":
             raise given_up(self.cell.unit)
         if error is not None or end.body["outcome"] != "ok":
-            raise landing.exception_of(end.body["outcome"], error, landed, self.home)
+            raise results.exception_of(end.body["outcome"], error, returned, self.home)
         # As in any cell, an interrupt that arrives after the cell's end does nothing.
-        return landed
+        return returned
 
-    def _apply(self, end: Message) -> landing.Landed | None:
+    def _apply(self, end: Message) -> results.Returned | None:
         if end.body["delta"] is None:
             self._keep_or_void(end)
             return None
         table = self.home.table
         troubles: list[str] = []
 
-        def besides(extra: dict[str, Any], undo: OnUndo) -> None:
+        def apply_extra(extra: dict[str, Any], undo: OnUndo) -> None:
             around = self.home.surroundings
             if self.options.background is not None:
                 extra = around.without_changed_here(extra)
@@ -247,7 +253,7 @@ class Call:
 
         try:
             assert end.file_descriptor is not None
-            extra: Any = table.apply(end.body["delta"], end.file_descriptor, besides=besides)
+            extra: Any = table.apply(end.body["delta"], end.file_descriptor, apply_extra=apply_extra)
         except BaseException as error:  # any error of the student's own classes while they are rebuilt
             self.home.void()
             text = f"{type(error).__name__}: {errors.short(error)}"
@@ -265,10 +271,10 @@ class Call:
         self.home.undo_log.note(self.cell, table)
         for line in [*troubles, *table.not_rebuilt, *extra["left"]]:
             warn(line)
-        landed = landing.land(self.home, self.cell, extra)
+        returned = results.take_extra(self.home, self.cell, extra)
         if not self.options.returns:
             self.home.void()  # the session's state differs from the notebook's now
-        return landed
+        return returned
 
     def _keep_or_void(self, end: Message) -> None:
         """The cell returns nothing. If it never reached a session, the table is as it was before the cell."""
@@ -287,6 +293,7 @@ class Call:
 
 
 def names_of(cell: NotebookCell) -> analysis.CellNames:
+    """The names of the cell. Raises the error that IPython shows for a cell that does not compile."""
     try:
         return cell.names()
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
@@ -294,10 +301,12 @@ def names_of(cell: NotebookCell) -> analysis.CellNames:
 
 
 def proxy_gone() -> GpuServiceError:
+    """The error of every request once the proxy has ended."""
     what = "Baton's proxy, which connects this kernel with the GPU machines, has ended"
     return GpuServiceError(what, "restart the kernel")
 
 
 def given_up(unit: str) -> BaseException:
+    """The KeyboardInterrupt of a cell, block or call that was stopped before its changes were returned."""
     lines = [f"KeyboardInterrupt: the {unit} was interrupted before its changes could be returned", errors.safe(unit)]
     return errors.with_lines(KeyboardInterrupt(), lines)

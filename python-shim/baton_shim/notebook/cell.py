@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 
 class NotebookCell:
+    """A `%%gpu` cell. `body` is its text without the line of the magic."""
+
     block: Work | None = None
     """What the session runs instead of `code`."""
     unit = "cell"
-    """What messages call it."""
+    """What messages to the student call it: cell, block or call."""
 
     def __init__(self, shell: Any, body: str) -> None:
         self.shell = shell

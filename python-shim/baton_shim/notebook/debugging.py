@@ -22,6 +22,7 @@ FRAMES = (
 
 
 def warn_of_breakpoints(shell: Any, code: str) -> None:
+    """Warns if a front end has set breakpoints in this cell."""
     lists = getattr(getattr(shell.kernel, "debugger", None), "breakpoint_list", None)
     if lists:
         from ipykernel.compiler import get_file_name
@@ -30,8 +31,8 @@ def warn_of_breakpoints(shell: Any, code: str) -> None:
             warn(BREAKPOINTS)
 
 
-def seam_debugger(shell: Any) -> None:
-    """After the error of a `%%gpu` cell, `%debug` says where it works."""
+def wrap_debugger(shell: Any) -> None:
+    """Replaces `%debug` after the error of a `%%gpu` cell by a hint: it works only in a `%%gpu` cell."""
     debug_here = shell.debugger
 
     @functools.wraps(debug_here)

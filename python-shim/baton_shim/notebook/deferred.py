@@ -53,6 +53,8 @@ NotYetHere.__name__ = NotYetHere.__qualname__ = "KeyboardInterrupt"
 
 
 class Deferred:
+    """The notebook's end of deferred state: what is still to arrive, and who waits for it."""
+
     def __init__(self, home: Home) -> None:
         self._home = home
         self._table: Table | None = None
@@ -64,16 +66,19 @@ class Deferred:
         self._later: Message | None = None
         """A message that arrived during a call that needs the missing state, or when this machine had no room."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._seam(home.shell)
+        self._wrap_shell(home.shell)
 
     @property
     def due(self) -> bool:
+        """Whether something has not arrived yet."""
         return self._table is not None
 
     def bytes(self) -> int:
+        """How much has not arrived yet."""
         return self._table.deferred.bytes() if self._table is not None else 0
 
     def cells(self) -> str:
+        """The cells that it belongs to, for messages: `In[2] and In[3]`."""
         return " and ".join(f"In[{number}]" for number in self._cells)
 
     def may_grow(self) -> bool:
@@ -240,7 +245,7 @@ class Deferred:
 
     # ---- before the student's code runs ----
 
-    def _seam(self, shell: Any) -> None:
+    def _wrap_shell(self, shell: Any) -> None:
         shell.ast_transformers.insert(0, Barrier(self))
         evaluate = shell.user_expressions
 
@@ -282,9 +287,9 @@ class Deferred:
         if self._home.background is not None:
             self._home.background.cell_begins()
 
-    def _before(self, names: Callable[[], analysis.CellNames], beside: Iterable[object] = ()) -> None:
+    def _before(self, names: Callable[[], analysis.CellNames], objects: Iterable[object] = ()) -> None:
         if self._home.background is not None:
-            self._home.background.before(names, beside)
+            self._home.background.before(names, objects)
 
 
 class Barrier(ast.NodeTransformer):

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 
 class Departure(NamedTuple):
+    """What was sent with a cell, and how to take it back."""
+
     table: Table
     snapshot: Snapshot
     names: set[str]
@@ -49,7 +51,10 @@ class Departure(NamedTuple):
 
 
 def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: Options) -> Departure:
-    """Raises StateRefused if the cell uses something that cannot be sent."""
+    """Takes the snapshot that is sent with a cell. `found`: the names that the cell's text shows.
+
+    Raises StateRefused if the cell certainly uses something that cannot be sent; other such objects are left out.
+    """
     namespace = home.namespace
     for line in FIT.news():
         warn(line)
@@ -63,13 +68,13 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     around = surroundings.look()
     last_error = getattr(sys, "last_value", None) if found.last_error else None
     hooks, figures = objects(around.parts.get("hooks")), around.parts.get("figures")
-    beside = [last_error, home.background_uses, *hooks, figures, *cell.given()]
+    used_objects = [last_error, home.background_uses, *hooks, figures, *cell.given()]
     # The line after a block reads the block's results, so they cannot be deferred.
     waits = options.background is None
     may_follow = cell.block is None and options.returns and waits and home.deferred.may_grow()
-    needed = analysis.needed(found, namespace, visible, beside)
+    needed = analysis.needed(found, namespace, visible, used_objects)
     names = (needed.names | options.keep) - options.drop
-    # Naming what the session already has costs nothing, and what the cell deletes itself need not be returned.
+    # A name that the cell may delete is sent, too, if the session has its value already. This costs nothing.
     wished = (set(needed.wished) | (needed.deleted & home.shared)) - names - options.drop
     places = dict(cell.block.places()) if cell.block is not None else {}
     certain = (needed.certain | options.keep) - options.drop
@@ -115,7 +120,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             for line in lines:
                 warn(line)
             partings &= bool(reasons or lines)  # otherwise it may be in an object that the notebook no longer uses
-        # Only names that the cell certainly uses may stop it. If it uses another one after all, it is told the reason.
+        # Only names that the cell certainly uses may stop it. If it uses another one, it gets an error with the reason.
         names, wished = names - reasons.keys(), wished - reasons.keys()
     for line in home.setters.lines(extra["names"], cell.code, namespace):
         sys.stderr.write(f"{line}\n")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 class Ending:
+    """Saves the variables when the kernel is shut down."""
+
     def __init__(self, home: Home) -> None:
         self._home, self._process, self._restarts = home, os.getpid(), False
         kernel = home.shell.kernel

@@ -44,6 +44,7 @@ ALIKE = {
 
 
 def meet(one: Bound, other: Bound) -> Bound:
+    """What is bound where two paths join: the names that both have bound. A path that ends earlier does not count."""
     if one is None or other is None:
         return other if one is None else one
     return one & other

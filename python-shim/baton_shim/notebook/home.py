@@ -24,10 +24,10 @@ from baton_shim.base.compat import FIT
 from baton_shim.base.here import by_reference, watch_images
 from baton_shim.base.link import LinkClosed
 from baton_shim.notebook import in_background, outputs
-from baton_shim.notebook.debugging import seam_debugger
+from baton_shim.notebook.debugging import wrap_debugger
 from baton_shim.notebook.pages import Pages
 from baton_shim.notebook.setters import Setters
-from baton_shim.notebook.tracebacks import seam_custom_handler, seam_traceback
+from baton_shim.notebook.tracebacks import wrap_set_custom_exc, wrap_showtraceback
 from baton_shim.surroundings import Surroundings
 from baton_shim.virtual import SWITCH
 from baton_shim.virtual.hint import WATCH
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from baton_shim.base.job import Job
     from baton_shim.base.link import Link, Message
     from baton_shim.base.local_modules import LocalModules
-    from baton_shim.notebook.again import Again
+    from baton_shim.notebook.again import RecentOutputs
     from baton_shim.notebook.attached import EarlierJobs
     from baton_shim.notebook.background import Background
     from baton_shim.notebook.cell import NotebookCell
     from baton_shim.notebook.deferred import Deferred
-    from baton_shim.notebook.landing import Landed
     from baton_shim.notebook.options import Options
+    from baton_shim.notebook.results import Returned
     from baton_shim.notebook.saved_states import SavedStates
     from baton_shim.notebook.status import Transfer
     from baton_shim.notebook.undo import UndoLog
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 
 class Home:
+    """The notebook's side of all its `%%gpu` cells. `connect` opens the connection to the proxy."""
+
     def __init__(
         self,
         shell: Any,
@@ -117,10 +119,10 @@ class Home:
         FIT.attach(compat.HINTS, WATCH.begin, shell)
         FIT.attach(compat.PAGES, self.pages.listen)
         FIT.attach(compat.IN_BACKGROUND, in_background.listen, shell)
-        FIT.attach(compat.TRACEBACKS, seam_traceback, shell)
-        FIT.attach(compat.HANDLERS, seam_custom_handler, shell)
-        FIT.attach(compat.DEBUGGER, seam_debugger, shell)
-        self._seam_display()
+        FIT.attach(compat.TRACEBACKS, wrap_showtraceback, shell)
+        FIT.attach(compat.HANDLERS, wrap_set_custom_exc, shell)
+        FIT.attach(compat.DEBUGGER, wrap_debugger, shell)
+        self._wrap_formatter()
 
     @property
     def link(self) -> Link:
@@ -172,10 +174,10 @@ class Home:
         return EarlierJobs(self)
 
     @functools.cached_property
-    def again(self) -> Again:
-        from baton_shim.notebook.again import Again
+    def recent_outputs(self) -> RecentOutputs:
+        from baton_shim.notebook.again import RecentOutputs
 
-        return Again()
+        return RecentOutputs()
 
     @contextlib.contextmanager
     def between_cells(self) -> Iterator[bool]:
@@ -193,7 +195,7 @@ class Home:
 
         with self.turn:
             try:
-                self.again.show(self, number)
+                self.recent_outputs.show(self, number)
             except LinkClosed:
                 raise proxy_gone() from None
 
@@ -249,13 +251,14 @@ class Home:
         return self._table is not None and self._table.messages > 0
 
     def run_cell(self, body: str, options: Options) -> Any:
+        """Runs a `%%gpu` cell and returns the value of its last line. Raises the cell's error."""
         from baton_shim.notebook.cell import NotebookCell
 
-        landed = self._remotely(lambda: NotebookCell(self.shell, body), options)
-        if landed is None or landed.result is None:
+        returned = self._remotely(lambda: NotebookCell(self.shell, body), options)
+        if returned is None or returned.result is None:
             return None
-        self._shown = landed.result
-        return landed.result[0]
+        self._shown = returned.result
+        return returned.result[0]
 
     def run_in_background(self, what: str | Work, options: Options) -> Job:
         """Submits a cell, or the call of a function."""
@@ -279,15 +282,15 @@ class Home:
         from baton_shim.state import errors
 
         try:
-            landed = self._remotely(lambda: BlockCell(self.shell, work), options)
+            returned = self._remotely(lambda: BlockCell(self.shell, work), options)
         except BaseException as error:
             errors.raise_here(error)
             raise
-        assert landed is not None
-        assert landed.ended is not None
-        return landed.ended
+        assert returned is not None
+        assert returned.ended is not None
+        return returned.ended
 
-    def _remotely(self, make: Callable[[], NotebookCell], options: Options) -> Landed | None:
+    def _remotely(self, make: Callable[[], NotebookCell], options: Options) -> Returned | None:
         with self._taking_turn():
             self._remote_begins()
             first, result, raised = self.calls + 1, None, None
@@ -340,26 +343,26 @@ class Home:
         self.comms.cell_begins()
         self.pages.cell_begins(cell_number(self.shell), self.shell.kernel.get_parent("shell"))
 
-    def _remote_ends(self, calls: range, landed: Landed | None, error: BaseException | None) -> None:
-        self._note(calls, landed, error)
+    def _remote_ends(self, calls: range, returned: Returned | None, error: BaseException | None) -> None:
+        self._note(calls, returned, error)
         self.deferred.listen()
         self.comms.cell_ends()
 
-    def _note(self, calls: range, landed: Landed | None, error: BaseException | None) -> None:
+    def _note(self, calls: range, returned: Returned | None, error: BaseException | None) -> None:
         """Records the cell's output, for pages that are not open now."""
         from baton_shim.notebook.again import Cell, described
         from baton_shim.notebook.cell import cell_number
 
-        value = landed.shown if landed is not None else None
+        value = returned.shown if returned is not None else None
         request = self.shell.kernel.get_parent("shell")
         number, after = cell_number(self.shell), list(self.displays_after)
-        self.again.note(Cell(number, calls, request, value, described(error), after, list(self._summaries)))
+        self.recent_outputs.note(Cell(number, calls, request, value, described(error), after, list(self._summaries)))
         self.pages.cell_ends()
 
-    def _run(self, make: Callable[[], NotebookCell], options: Options) -> Landed | None:
+    def _run(self, make: Callable[[], NotebookCell], options: Options) -> Returned | None:
         from baton_shim.notebook.call import Call
 
-        if self.modules.packages.came_here():
+        if self.modules.packages.has_newly_installed():
             self.void()  # objects that were kept remote for lack of the package can now be returned
         while True:
             with contextlib.suppress(LinkClosed):  # the call will notice it, too
@@ -406,7 +409,7 @@ class Home:
                 if namespace.get(name) is found:
                     namespace[name] = ""
 
-    def _seam_display(self) -> None:
+    def _wrap_formatter(self) -> None:
         """Shows a returned value as the session formatted it, because its libraries and settings are there."""
         formatter = self.shell.display_formatter
         format_here = formatter.format

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
     from baton_shim.base.link import Link, Message
     from baton_shim.base.undoing import OnUndo
-    from baton_shim.notebook.landing import Landed
     from baton_shim.notebook.options import Options
+    from baton_shim.notebook.results import Returned
     from baton_shim.state import Snapshot
 
 MOST_LANES = 16
@@ -166,6 +166,8 @@ class LaneHome(Home):
 
 
 class Lane:
+    """A helper process with an object table, which runs one call after another."""
+
     def __init__(self, home: Home, options: Options) -> None:
         self._helper: Helper | None = None
         self._notebook, self._options = home, options
@@ -184,7 +186,7 @@ class Lane:
     def begin(self, work: Work, first: int, interrupts: Interrupts) -> None:
         cell = BlockCell(self._home.shell, work)
         self.call, self.first, self._runs_since = Call(self._home, cell, self._options), first, None
-        self.call.leave(names_of(cell), interrupts)
+        self.call.send(names_of(cell), interrupts)
 
     @property
     def has_started(self) -> bool:
@@ -207,24 +209,24 @@ class Lane:
     def fileno(self) -> int:
         return self._home.link.fileno()
 
-    def handle_arrived(self, interrupts: Interrupts) -> Landed | None:
+    def handle_arrived(self, interrupts: Interrupts) -> Returned | None:
         """Handles what has arrived; returns the call's result if it has ended. Raises its error."""
         try:
             while (message := self._home.link.receive(timeout=0)) is not None:
-                if (landed := self._take(message, interrupts)) is not None:
-                    return landed
+                if (returned := self._take(message, interrupts)) is not None:
+                    return returned
         except LinkClosed:
             self.call, self.is_gone = None, True
             raise proxy_gone() from None
         return None
 
-    def _take(self, message: Message, interrupts: Interrupts) -> Landed | None:
+    def _take(self, message: Message, interrupts: Interrupts) -> Returned | None:
         if self.call is None or message.body.get("call") != self.call.number:
             self._home.overdue(message)
         elif message.name in ("finished", "failed"):
             call, self.call = self.call, None
             try:
-                return call.land(message, interrupts)
+                return call.finish(message, interrupts)
             finally:
                 self._home.show_displays_after()
         elif message.name == "started":
@@ -319,7 +321,7 @@ class Mapped:
         ended = False
         for lane in [lane for lane in self._lanes if lane.call is not None]:
             try:
-                landed = lane.handle_arrived(interrupts)
+                returned = lane.handle_arrived(interrupts)
             except Exception as error:
                 if isinstance(error, GpuServiceError) and not isinstance(error, StateRefused):
                     self._on_failure(lane, error)
@@ -328,9 +330,9 @@ class Mapped:
                 errors.raise_here(error)
                 failed[lane.first] = error
                 continue
-            if landed is not None:
-                assert landed.ended is not None
-                self._arrive(lane.first, landed.ended[1])
+            if returned is not None:
+                assert returned.ended is not None
+                self._arrive(lane.first, returned.ended[1])
                 ended = True
         if failed:
             raise failed[min(failed)]

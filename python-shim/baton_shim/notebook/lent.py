@@ -24,10 +24,10 @@ class Uses(NamedTuple):
     """Its text does not show what it uses."""
 
 
-def uses_of(names: CellNames, namespace: Mapping[str, Any], visible: Set[str], beside: Iterable[object] = ()) -> Uses:
+def uses_of(names: CellNames, namespace: Mapping[str, Any], visible: Set[str], objects: Iterable[object] = ()) -> Uses:
     direct = names.loads | (names.hinted & visible)
     bound = names.hinted if names.magics else set()  # `%%capture output`
-    reached = reach(direct & namespace.keys(), namespace, beside)
+    reached = reach(direct & namespace.keys(), namespace, objects)
     return Uses(
         reads=direct | reached.names,
         writes=names.stores | names.deletes | reached.binds | bound,
@@ -41,6 +41,8 @@ def uses_of(names: CellNames, namespace: Mapping[str, Any], visible: Set[str], b
 
 
 class Lent:
+    """What one background cell may still change or read."""
+
     def __init__(self, uses: Uses) -> None:
         self.uses, self.held = uses, Footprint()
 

@@ -98,7 +98,10 @@ class LineMagics:
         strict = "--strict" in words
         name, *variables = [word for word in words if word != "--strict"] or [""]
         if not name or name.startswith("-") or any(word.startswith("-") for word in variables):
-            raise UsageError("hint: write %gpu_save NAME, or %gpu_save NAME variable another --strict")
+            raise UsageError(
+                "%gpu_save needs a name for the state\n"
+                "hint: write %gpu_save NAME, or %gpu_save NAME variable another --strict"
+            )
         print(self._required_home(alone=True).saved_states.save(name, variables, strict=strict))
 
     def gpu_load(self, line: str) -> None:
@@ -108,26 +111,32 @@ class LineMagics:
         """
         name, *variables = line.split() or [""]
         if not name or any(word.startswith("-") for word in (name, *variables)):
-            raise UsageError("hint: write %gpu_load NAME; %gpu_states lists the names")
+            raise UsageError(
+                "%gpu_load needs the name of a state\nhint: write %gpu_load NAME; %gpu_states lists the names"
+            )
         print(self._required_home(alone=True).saved_states.load(name, variables))
 
     def gpu_states(self, line: str) -> None:
         """List what `%gpu_save` has saved, or delete one state: `%gpu_states --delete NAME`."""
         words = line.split()
         if words and (words[0] != "--delete" or len(words) != 2):
-            raise UsageError("hint: write %gpu_states or %gpu_states --delete NAME")
+            raise UsageError(
+                f"%gpu_states {line.strip()}: unknown\nhint: write %gpu_states or %gpu_states --delete NAME"
+            )
         kept = self._required_home(alone=True).saved_states
         print(kept.delete(words[1]) if words else kept.text())
 
     def gpu_jobs(self, line: str) -> None:
         """List the cells that `%%gpu --background` has run, and those of your earlier kernels that continue.
 
-        `%gpu_jobs --cancel N` cancels that of In[N]. `%gpu_jobs --cancel 8f62a1b3` cancels one of an earlier kernel and
-        deletes its results.
+        `%gpu_jobs --cancel N` cancels the cell In[N]. `%gpu_jobs --cancel 8f62a1b3` cancels a cell of an earlier kernel
+        and deletes its results.
         """
         words, home = line.split(), self._required_home()
         if words and (words[0] != "--cancel" or len(words) != 2 or not JOB.fullmatch(words[1])):
-            raise UsageError("hint: write %gpu_jobs, or %gpu_jobs --cancel 3 to cancel In[3]")
+            raise UsageError(
+                f"%gpu_jobs {line.strip()}: unknown\nhint: write %gpu_jobs, or %gpu_jobs --cancel 3 to cancel In[3]"
+            )
         background = home.background
         if words and background is not None and background.has_number(words[1]):
             print(background.cancel_number(int(words[1])))
@@ -141,12 +150,15 @@ class LineMagics:
     def gpu_attach(self, line: str) -> Any:
         """Get the results of a background cell of an earlier kernel: `%gpu_attach 8f62a1b3`.
 
-        Waits until the cell has ended, and shows its output meanwhile. Its variables are bound as by `%gpu_load`. Its
-        value is the value of the magic. `%gpu_jobs` lists the cells.
+        Waits until the cell has ended, and shows its output meanwhile. Then binds its variables, as `%gpu_load` does,
+        and returns the value of its last line. `%gpu_jobs` lists the cells.
         """
         words = line.split()
         if len(words) > 1 or not all(map(JOB.fullmatch, words)):
-            raise UsageError("hint: write %gpu_attach 8f62a1b3, with the digits that %gpu_jobs shows")
+            raise UsageError(
+                f"%gpu_attach {line.strip()}: these are not the digits of one job\n"
+                "hint: write %gpu_attach 8f62a1b3, with the digits that %gpu_jobs shows"
+            )
         return self._required_home(alone=True).earlier_jobs.attach(words[0] if words else "")
 
     def gpu_config(self, line: str) -> None:

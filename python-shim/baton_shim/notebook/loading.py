@@ -37,27 +37,22 @@ class Load:
 
 
 def load(
-    home: Home,
-    name: str,
-    message: Message,
-    about: dict[str, Any],
-    delta: dict[str, Any],
-    *,
-    unit: str,
-    wanted: set[str] | None = None,
+    home: Home, name: str, message: Message, *, unit: str, wanted: set[str] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Binds the variables; or only the wanted ones, and what they use that the notebook lacks. Closes the message.
+    """Binds the variables in the message, `StateLoaded` or `Attached`; or only the wanted ones, and what they use that
+    the notebook lacks. Closes the message.
 
-    Returns the data that came with them, and lines that report what was done. After a GpuServiceError nothing has
-    changed.
+    `name`: what messages to the student call the state or the job. `unit`: the magic, for `%gpu_undo`. Returns the
+    data that came with the variables, and lines that report what was done. After a GpuServiceError nothing has changed.
     """
+    about = message.body["about"]
     try:
         _check(name, about)
         for line in _differences(about["packages"]):
             warn(line)
         names = wanted or set(about["variables"])
         replaced = sorted(names & home.namespace.keys())
-        extra, used = _apply(home, name, message, delta, wanted, unit)
+        extra, used = _apply(home, name, message, wanted, unit)
     finally:
         message.close()
     lines = [f"Loaded {listed(sorted(names))} of {name}. %gpu_undo undoes this"] if names else []
@@ -80,7 +75,7 @@ def missing_of(home: Home, names: Iterable[str], where: str, is_missing: Callabl
 
 
 def _apply(
-    home: Home, name: str, message: Message, delta: dict[str, Any], wanted: set[str] | None, unit: str
+    home: Home, name: str, message: Message, wanted: set[str] | None, unit: str
 ) -> tuple[dict[str, Any], set[str]]:
     """Returns the data that came with the names, and which names are bound besides the wanted ones (None: all)."""
     troubles: list[str] = []
@@ -96,7 +91,7 @@ def _apply(
                 return chosen
             used.update(new)
 
-    def besides(extra: dict[str, Any], undo: OnUndo) -> None:
+    def apply_extra(extra: dict[str, Any], undo: OnUndo) -> None:
         if wanted is None:
             troubles.extend(home.surroundings.apply(extra, undo))
 
@@ -104,7 +99,7 @@ def _apply(
     with home.turn, Interrupts():
         try:
             assert message.file_descriptor is not None
-            extra: Any = table.apply(delta, message.file_descriptor, besides=besides)
+            extra: Any = table.apply(message.body["delta"], message.file_descriptor, apply_extra=apply_extra)
         except BaseException as error:  # any error of the classes while their objects are rebuilt
             text = str(error) if isinstance(error, TableBroken) else f"{type(error).__name__}: {errors.short(error)}"
             hint = None

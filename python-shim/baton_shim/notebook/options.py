@@ -20,7 +20,10 @@ LONGEST_MS = 365 * 24 * UNITS["h"]
 
 
 class Options(NamedTuple):
+    """The options of one cell, with the values that mean "not given" as defaults."""
+
     quiet: bool = False
+    """Whether the status line and the summary are hidden."""
     keep: frozenset[str] = frozenset()
     """Names that are sent to the session even if the cell's code does not show a use of them."""
     drop: frozenset[str] = frozenset()
@@ -28,6 +31,7 @@ class Options(NamedTuple):
     returns: bool = True
     """Whether the cell's changes are returned."""
     timeout_ms: int | None = None
+    """The time limit of the cell; None for that of the course."""
     gpu_memory_bytes: int | None = None
     """How much GPU memory the session may allocate; the cell runs only on a GPU that has as much."""
     gpu: str | None = None
@@ -57,6 +61,7 @@ def variable(text: str | None) -> str | None:
 
 
 def milliseconds(text: str | None) -> int | None:
+    """The duration in a text such as `90s`, `5m` or `1h30m`. Raises UsageError for any other text."""
     if text is None:
         return None
     parts = PART.findall(text)
@@ -68,6 +73,7 @@ def milliseconds(text: str | None) -> int | None:
 
 
 def gpu_model(text: str | None) -> str | None:
+    """The words that name a GPU. Raises UsageError for a text that cannot be a model."""
     if text is None:
         return None
     model = text.strip().strip("\"'")

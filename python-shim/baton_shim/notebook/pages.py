@@ -32,12 +32,15 @@ MOST_PAGES = 32
 
 @dataclass
 class Page:
+    """An open page of the notebook, which knows some of its cells."""
+
     comm: Any
     session: str
     """The session id of the front end's connection, which its requests carry."""
     opened: Any
     """By the front end's clock, like the dates of its requests."""
     saved: float
+    """When the file that the page shows was written, in seconds since the epoch."""
     given: set[str] = field(default_factory=set)
     """The cells that were sent to it, by the id of their request."""
 
@@ -50,6 +53,8 @@ class Page:
 
 
 class Pages:
+    """All open pages of the notebook."""
+
     def __init__(self, home: Home) -> None:
         self._home = home
         self._pages: deque[Page] = deque(maxlen=MOST_PAGES)
@@ -116,7 +121,7 @@ class Pages:
             if not free:  # the end of the running cell calls this again
                 return
             requests: dict[str, list[Cell]] = {}
-            for cell in self._home.again.cells:
+            for cell in self._home.recent_outputs.cells:
                 requests.setdefault(cell.request["header"]["msg_id"], []).append(cell)
             for page in list(self._pages):
                 for cells in requests.values():

@@ -19,6 +19,8 @@ PACE_SECONDS = 1.0
 
 
 class Progress:
+    """The line of one `gpu.map` with `total` calls."""
+
     def __init__(self, home: Home, total: int, options: Options) -> None:
         self._home, self._total, self._quiet = home, total, options.quiet
         self._began = time.monotonic()

@@ -34,6 +34,8 @@ LONGEST_NAME = 64
 
 
 class SavedStates:
+    """The saved states of the notebook's user. Each method returns text for the student."""
+
     def __init__(self, home: Home) -> None:
         self._home = home
 
@@ -83,12 +85,12 @@ class SavedStates:
         check_name(name)
         home = self._home
         message = ask(home, f"Loading {name}", "load_state", name=name)
-        about, delta = message.body["about"], message.body["delta"]
+        about = message.body["about"]
         if missing := sorted(set(wanted) - set(about["variables"])):
             message.close()
             has = listed(sorted(about["variables"]))
             raise UsageError(f"%gpu_load: the state {name} has no variable {', '.join(missing)}\nhint: it has {has}")
-        _, lines = load(home, name, message, about, delta, unit="%gpu_load", wanted=set(wanted) or None)
+        _, lines = load(home, name, message, unit="%gpu_load", wanted=set(wanted) or None)
         if not wanted:
             lines += [f"Not included, because it could not be saved: {one}" for one in sorted(about["left_out"])]
         return "\n".join(lines)

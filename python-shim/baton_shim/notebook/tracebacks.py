@@ -11,7 +11,7 @@ from IPython.core.error import UsageError
 from baton_shim.base import frames
 
 
-def seam_traceback(shell: Any) -> None:
+def wrap_showtraceback(shell: Any) -> None:
     """Shows the session's lines for every kind of exception; IPython's own `_render_traceback_` misses some kinds."""
     show_here = shell.showtraceback
 
@@ -34,7 +34,7 @@ def seam_traceback(shell: Any) -> None:
     shell.showtraceback = showtraceback
 
 
-def seam_custom_handler(shell: Any) -> None:
+def wrap_set_custom_exc(shell: Any) -> None:
     """Gives a handler set with `set_custom_exc` the session's frames instead of Baton's."""
     set_here = shell.set_custom_exc
 

@@ -98,6 +98,8 @@ class Step:
 
 
 class UndoLog:
+    """The last steps that can be undone, up to a limit of memory."""
+
     def __init__(self, home: Home) -> None:
         self._home = home
         self._steps: deque[Step] = deque(maxlen=MOST_STEPS)
@@ -125,7 +127,7 @@ class UndoLog:
             return
         for step in steps:
             step.table_ends()
-        table.let_go()
+        table.drop_all()
 
     def deferred_arrived(self) -> None:
         if self._steps and not self._steps[-1].arrived:

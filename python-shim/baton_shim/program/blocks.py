@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from baton_shim.notebook.options import Options
 
 BACKGROUND = (
-    "f.background() works in a notebook only, where changes can land between two cells; nothing has run\n"
+    "f.background() works in a notebook only; nothing has run\n"
     "hint: call the function itself, or use gpu.map for several calls at once"
 )
 
@@ -75,7 +75,7 @@ def in_words_of(unit: str) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError(
             "'with gpu:' and '@gpu' do not work in threads\n"
-            "hint: use them in the main thread, and start the threads inside of the block"
+            "hint: use them in the main thread, and start the threads inside the block"
         )
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from baton_shim.base.blocks import Work
     from baton_shim.base.link import Link
     from baton_shim.base.local_modules import LocalModules
-    from baton_shim.notebook.landing import Landed
     from baton_shim.notebook.options import Options
+    from baton_shim.notebook.results import Returned
 
 
 HELPER_GONE = "run it again; the next block starts another helper"
@@ -97,7 +97,7 @@ class ProgramHome(Home):
     def _remote_begins(self) -> None:
         pass
 
-    def _remote_ends(self, calls: range, landed: Landed | None, error: BaseException | None) -> None:
+    def _remote_ends(self, calls: range, returned: Returned | None, error: BaseException | None) -> None:
         shown, self.displays_after = self.displays_after, []
         for kind, content in shown:
             self.show({"kind": kind, "content": content})

@@ -36,12 +36,12 @@ from baton_shim.base.link import Link, LinkClosed, Message
 from baton_shim.base.packages import Allowed
 from baton_shim.session.blocks import SessionBlocks
 from baton_shim.session.both import BothRunner
+from baton_shim.session.gpu_cache import GpuCache
 from baton_shim.session.leaving_out import leave_out
 from baton_shim.session.name_faults import NameFaults, watch_main
 from baton_shim.session.publisher import Publisher
 from baton_shim.session.salvage import Left, salvage
 from baton_shim.session.shell import SessionShell
-from baton_shim.session.thrift import Thrift
 from baton_shim.state import errors
 from baton_shim.state.refusal import first_name
 from baton_shim.state.session_names import SessionNames
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 
 class SessionKernel(IPythonKernel):  # type: ignore[misc]
+    """An IPython kernel that gets its cells from the worker."""
+
     shell_class = Type(SessionShell)
     interrupts: Interrupts
 
@@ -81,7 +83,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self.shell.custom_handler = None
         self.surroundings = Surroundings(self.shell.user_ns, modules)
         self.surroundings.add(SessionComms(self))
-        self._thrift = Thrift()
+        self._thrift = GpuCache()
         self._troubles: list[str] = []
         self._both = BothRunner(self)
         self.blocks = SessionBlocks(self.shell)
@@ -176,7 +178,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             assert message.file_descriptor is not None
             with shell.builtin_trap:  # the student's modules may call `get_ipython` when they are imported
                 table, delta = self._table, message.body["delta"]
-                extra: Any = table.apply(delta, message.file_descriptor, besides=self._apply_besides)
+                extra: Any = table.apply(delta, message.file_descriptor, apply_extra=self._apply_extra)
             self.surroundings.patches.take_places(extra["patched"])
             self.surroundings.settings.settle(self._table.rebuilt)
             self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")), extra["deleted"])
@@ -194,7 +196,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         prepared: dict[str, Any] = extra
         return prepared
 
-    def _apply_besides(self, extra: dict[str, Any], undo: OnUndo) -> None:
+    def _apply_extra(self, extra: dict[str, Any], undo: OnUndo) -> None:
         self._troubles = self.surroundings.apply(extra, undo)
 
     def _remember_sources(self, extra: dict[str, Any]) -> None:
@@ -212,7 +214,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                 gone = {
                     name: (f"'{name}' is not here: the notebook kernel that had it has ended", None) for name in names
                 }
-                self._names.came([], names, gone, bound)
+                self._names.on_supplement([], names, gone, bound)
                 return
             try:
                 assert message.file_descriptor is not None
@@ -222,7 +224,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                 raise
             finally:
                 message.close()
-            self._names.came(extra["names"], names, extra["refused"], bound)
+            self._names.on_supplement(extra["names"], names, extra["refused"], bound)
             if extra["dynamic"]:
                 self._faults.watch_text()
             self._remember_sources(extra)
@@ -303,7 +305,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             deferred_bytes=snapshot.deferred_bytes,
             keeps=self._table.keeps(),
         )
-        self._names.went_home(names, gone)
+        self._names.on_returned(names, gone)
         while self._receive().name != "released":
             pass
         self._table.release()

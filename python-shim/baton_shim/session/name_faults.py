@@ -31,6 +31,8 @@ TRY_SECONDS = 0.1
 
 
 class NameFaults:
+    """The names of the notebook that the running cell has not been given."""
+
     def __init__(
         self,
         namespace: dict[str, Any],

@@ -33,8 +33,8 @@ READ_ONCE = ("MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "OMP_NUM_THREADS", "OPENB
 """Variables that students set, and that numerical libraries read only when they are loaded."""
 SUFFIXES = frozenset(("", *all_suffixes()))
 ANOTHER = (
-    "This session had already loaded a different {0}. If yours does not work, ask your course staff to set "
-    "worker.warm_starts = false\n"
+    "warning: This session had already loaded a different {0}. This notebook's {0} is used from now on\n"
+    "hint: if it does not work, ask your course staff to set worker.warm_starts = false\n"
 )
 NUMPY_RANDOM = "numpy.random"
 
@@ -97,7 +97,7 @@ class Traces:
         self.filters = list(warnings.filters)
 
     def take(self, before: Traces) -> None:
-        """Undoes the changes since `before`, and keeps them."""
+        """Undoes the changes since `before`, and keeps them for `leave`."""
         changed = {name: value for name, value in os.environ.items() if before.environment.get(name) != value}
         self.environment = changed
         for name in changed:
@@ -109,6 +109,7 @@ class Traces:
         set_filters(before.filters)
 
     def leave(self) -> None:
+        """Makes the changes again, in a session that imports the library."""
         for name, value in self.environment.items():
             os.environ.setdefault(name, value)
         if self.filters:

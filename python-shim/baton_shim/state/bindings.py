@@ -25,6 +25,8 @@ class _LeftAlone:
 
 
 class Bindings:
+    """The names of one table, each with what it referred to at the last message."""
+
     def __init__(self, namespace: dict[str, Any], numbering: Numbering) -> None:
         self._namespace, self._numbering = namespace, numbering
         self._known: dict[str, Any] = {}  # a plain value, a number in a tuple, or such an object

@@ -93,7 +93,8 @@ class Deferred:
     def snapshot(self, messages: int) -> Snapshot:
         return Snapshot(messages, Stream([]), self._views.look(self._living(), self._unsent), [])
 
-    def went_home(self) -> None:
+    def clear(self) -> None:
+        """The notebook has everything that was deferred."""
         self.numbers, self._unsent = set(), frozenset()
 
     # ---- in the notebook ----
@@ -206,7 +207,7 @@ class Deferred:
         """Segments that code other than the table's own may read while the message is decoded."""
         objects, kinds, dropped = self._numbering.objects, self._kinds, self._numbering.dropped
         waiting = [n for n in reached if n not in dropped and not kinds.of(objects[n]).is_blind(objects[n])]
-        waiting += self._of_nobody(reached)
+        waiting += self._unnamed_views(reached)
         seen: set[int] = set()
         while waiting:
             number = waiting.pop()
@@ -215,8 +216,8 @@ class Deferred:
                 waiting += self._walker.children_of(number)
         return {segment for number, segment in self._views.segment_of.items() if number in seen}
 
-    def _of_nobody(self, reached: Set[int]) -> set[int]:
-        """Views that exist only within a reduced form, which is rebuilt while the message is decoded."""
+    def _unnamed_views(self, reached: Set[int]) -> set[int]:
+        """Views that no name leads to, so they are part of a reduced form, which is rebuilt during decoding."""
         objects, kinds, walker = self._numbering.objects, self._kinds, self._walker
         named = (self._numbering.number(value) for value in self._namespace.values())
         waiting = [number for number in named if number in reached]

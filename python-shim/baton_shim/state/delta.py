@@ -28,10 +28,12 @@ class Received(NamedTuple):
     delta: Mapping[str, Any]
     file_descriptor: int
     bound_stays: bool
-    besides: Callable[[Any, OnUndo], object]
+    apply_extra: Callable[[Any, OnUndo], object]
 
 
 class Undo:
+    """How to undo one received message: the inverse of each change, in the order of the changes."""
+
     def __init__(self, segments: Segments, *, of_memory: bool) -> None:
         """`of_memory`: also restore the old bytes of known segments."""
         self.patched: list[int] = []
@@ -44,7 +46,7 @@ class Undo:
         self._bytes: list[tuple[int, bytes, Any]] = []  # address, old bytes, and the owner that keeps the memory
         self._names: list[tuple[dict[str, Any], str, Any]] = []
         self._patches: list[tuple[Kind, Callable[[], Any], Any]] = []
-        self._besides: list[Action] = []
+        self._actions: list[Action] = []
         self._modules: list[Action] = []
         self._after: list[bytes] = []
         self.room = 0
@@ -87,7 +89,7 @@ class Undo:
 
     def add(self, action: Action) -> None:
         """Adds the undo of a change that is not to a variable."""
-        self._besides.append(action)
+        self._actions.append(action)
 
     def add_module(self, action: Action) -> None:
         """Adds the undo of a change to a module. It is used only if the message fails."""
@@ -113,7 +115,7 @@ class Undo:
 
     def forget(self) -> None:
         """Drops everything, because the message has succeeded."""
-        self._besides.clear()
+        self._actions.clear()
         self._modules.clear()
         self._patches.clear()
         self._bytes.clear()
@@ -129,7 +131,7 @@ class Undo:
 
     def take_back(self) -> None:
         """Restores variables and surroundings as they were before the message. The table is not used after this."""
-        take_back(self._besides)
+        take_back(self._actions)
         for namespace, name, before in reversed(self._names):
             if before is _NOTHING:
                 namespace.pop(name, None)

@@ -60,6 +60,7 @@ def service_error(name: str, base: type[GpuServiceError]) -> type[GpuServiceErro
 
 
 def safe(unit: str) -> str:
+    """The sentence that tells the student that nothing was lost. `unit`: cell, block or call."""
     return f"Your variables are as they were before the {unit}"
 
 
@@ -165,6 +166,7 @@ def dumps(value: object) -> bytes:
 
 
 def short(error: BaseException) -> str:
+    """Its message, for use inside another one. Never raises, even if the class's `__str__` does."""
     try:
         return str(error)
     except Exception:

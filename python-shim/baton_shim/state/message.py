@@ -80,7 +80,10 @@ class Stream:
 
 @dataclass(frozen=True)
 class Snapshot:
+    """One message of an object table, with the addresses of its memory."""
+
     messages: int
+    """How many messages the table has sent and received before this one."""
     stream: Stream
     segments: list[SegmentView]
     dropped_segments: list[int]
@@ -101,13 +104,15 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Header:
-    count_before: int
+    """What the receiving table must know before it reads the pickle."""
+
+    count_before: int  # how many numbers both ends know before this message
     count_after: int
     dropped: list[int]  # numbers of objects that the sender no longer refers to
     replaced: list[int]  # numbers of objects that are sent again, because they cannot be updated
     reserved: list[str]  # types of large plain containers with the next numbers; patches fill them
-    compact: bool
-    deleted: list[str]
+    compact: bool  # both ends first renumber their objects, without gaps
+    deleted: list[str]  # names to delete
     plain: bool = False  # the body is an ordinary pickle of `extra`: it contains no numbered object
     versions: tuple[str, str] | None = None
     modules: bytes | None = None  # what must be loaded before the body is read

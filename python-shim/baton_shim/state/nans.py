@@ -17,6 +17,8 @@ _OF_PYTHON, _OF_NUMPY = 0, 1
 
 
 class Nans:
+    """The NaNs that one table has numbered."""
+
     def __init__(self) -> None:
         self._objects: list[float] = [math.nan, math.nan]
         self._numbers: dict[int, int] = {id(math.nan): _OF_PYTHON}

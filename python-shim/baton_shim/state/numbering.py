@@ -40,6 +40,8 @@ GONE = Dummy()
 
 
 class Numbering:
+    """The objects of one table by number, and the pickler's and unpickler's view of them."""
+
     def __init__(
         self, anchors: Sequence[Any], find_class: Callable[[str, str], Any], patch: Callable[..., Any]
     ) -> None:

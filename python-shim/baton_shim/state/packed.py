@@ -17,6 +17,8 @@ from baton_shim.state.table import Table
 
 
 class Packed(NamedTuple):
+    """A message without addresses, which other processes can read."""
+
     delta: dict[str, Any]
     """In the form of `protocol::shim::Delta`."""
     content: bytes

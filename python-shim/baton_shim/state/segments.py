@@ -16,6 +16,8 @@ COPIED_OUT_BYTES = 64 << 10  # a smaller fresh segment gets its own memory inste
 
 
 class Segment:
+    """Contiguous memory of one owner, at this address of this kernel."""
+
     __slots__ = ("address", "bytes", "device", "mapped", "memory", "number", "seen", "source", "storage", "users")
 
     def __init__(self, number: int, address: int, size: int) -> None:
@@ -30,6 +32,8 @@ class Segment:
 
 
 class Segments:
+    """All segments of one table, by number and by address."""
+
     def __init__(self, user_of: Callable[[Segment], Any]) -> None:
         """`user_of` returns an object that keeps a segment's memory alive. (A weak reference would break `resize`.)"""
         self._user_of = user_of

@@ -29,6 +29,8 @@ def is_hidden(name: str) -> bool:
 
 
 class SessionNames:
+    """The names of one session, as the notebook knows them and as the running cell may use them."""
+
     def __init__(self, namespace: dict[str, Any]) -> None:
         self._namespace = namespace
         self._aside: dict[str, Any] = {}
@@ -72,7 +74,7 @@ class SessionNames:
     def bound(self) -> set[str]:
         return set(self._namespace)
 
-    def came(
+    def on_supplement(
         self,
         names: Iterable[str],
         asked: Iterable[str],
@@ -108,6 +110,7 @@ class SessionNames:
             raise StayedError(*self._refused[name])
 
     def elsewhere(self) -> set[str]:
+        """Names of the notebook that the session does not have."""
         return self.missing.union(self._refused)
 
     def changed(self, stored: Iterable[str], dropped: Iterable[str] = ()) -> tuple[list[str], list[str]]:
@@ -133,7 +136,8 @@ class SessionNames:
         """Those of these names that the notebook did not send for this cell."""
         return set(names) - self._sent
 
-    def went_home(self, names: Iterable[str], gone: Iterable[str]) -> None:
+    def on_returned(self, names: Iterable[str], gone: Iterable[str]) -> None:
+        """The notebook has been sent these names, and has been informed that others are gone."""
         self._known |= set(names)
         self._known -= set(gone)
 

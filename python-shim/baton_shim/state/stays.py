@@ -24,6 +24,8 @@ _CLOSED = (types.ModuleType, type, types.CodeType, types.FrameType, AbstractEven
 
 
 class Stays:
+    """The objects of one table that stay in this kernel."""
+
     def __init__(self, namespace: Mapping[str, Any], numbering: Numbering) -> None:
         self._namespace, self._numbering = namespace, numbering
         self._said: dict[int, dict[int, Any]] = {}  # what the other end knows: numbers, with their objects

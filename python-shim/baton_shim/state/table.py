@@ -264,7 +264,7 @@ class Table:
         return walker.reach([*sending.roots.values(), *sending.extra_values, *besides, *dying], sending.given)
 
     def may_differ(self, names: Iterable[str]) -> None:
-        """The other end may bind these names to other objects without a word: the next message binds them again."""
+        """The other end may bind these names to other objects and not report it: the next message binds them again."""
         self._bindings.delete(names)
 
     def unsend(self) -> bool:
@@ -326,8 +326,8 @@ class Table:
                 undo.take_back()
         self._kinds.settle()
 
-    def let_go(self) -> None:
-        """In the notebook: the table is void, and nothing more will arrive. It drops all its objects."""
+    def drop_all(self) -> None:
+        """In the notebook: drops all objects of a void table for which nothing more will arrive."""
         self.broken = True
         self._segments.clear()
         del self._numbering, self._stays, self._walker, self._views, self._bindings, self.deferred
@@ -402,13 +402,13 @@ class Table:
         file_descriptor: int,
         *,
         bound_stays: bool = False,
-        besides: Callable[[Any, OnUndo], object] = lambda extra, undo: None,
+        apply_extra: Callable[[Any, OnUndo], object] = lambda extra, undo: None,
     ) -> object:
         """Applies the other end's snapshot. Returns its `extra`.
 
-        With `bound_stays`, a name that is bound here is not rebound. `besides` is called with the `extra` before names
-        are bound, and does everything else that belongs to the message; actions that it adds to the undo are undone
-        with it.
+        With `bound_stays`, a name that is bound here is not rebound. `apply_extra` is called with the `extra` before
+        names are bound, and does everything else that belongs to the message; actions that it adds to the undo are
+        undone with it.
 
         After an error everything is as before, except the bytes of arrays in a session, which ends then.
         """
@@ -417,13 +417,13 @@ class Table:
         if self._home is None:
             self._home = False
         if self.deferred.numbers and not self._home and delta["messages"] == self.messages + 1:
-            self.deferred.went_home()
+            self.deferred.clear()
             self.messages += 1
         if delta["messages"] != self.messages:
             self.broken = True
-            raise TableBroken(f"Message {delta['messages']} came instead of message {self.messages}")
+            raise TableBroken(f"Message {delta['messages']} arrived instead of message {self.messages}")
         self._here.home = self._home
-        read = partial(self._read, Received(delta, file_descriptor, bound_stays, besides))
+        read = partial(self._read, Received(delta, file_descriptor, bound_stays, apply_extra))
         try:
             if self._saved:
                 (header, (_, rebound, extra), fresh, undo), failure = read(None), None
@@ -463,28 +463,28 @@ class Table:
         roots = [*rebound.items(), *self.namespace.items()]
         return next((path for one in stand_ins if (path := path_to(one, roots, self._kinds))), None)
 
-    def _read(self, came: Received, stand_ins: StandIns | None) -> tuple[Header, Any, list[Any], Undo]:
+    def _read(self, received: Received, stand_ins: StandIns | None) -> tuple[Header, Any, list[Any], Undo]:
         """Like `_decode`, and also returns the undo. After an error the message has been undone."""
         undo = self._undo = Undo(self._segments, of_memory=bool(self._home))
         self._here.used.clear()
         self._filled = {}
         try:
             with collector_paused():
-                found = self._decode(came, undo, stand_ins)
-            came.besides(found[1][2], undo.add)
+                found = self._decode(received, undo, stand_ins)
+            received.apply_extra(found[1][2], undo.add)
         except BaseException:
             undo.run()
-            self._segments.copy_to_gpu(part["number"] for part in came.delta["segments"])
+            self._segments.copy_to_gpu(part["number"] for part in received.delta["segments"])
             self._kinds.settle()
             raise
         finally:
             self._undo = None
         return *found, undo
 
-    def _decode(self, came: Received, undo: Undo, stand_ins: StandIns | None) -> tuple[Header, Any, list[Any]]:
+    def _decode(self, received: Received, undo: Undo, stand_ins: StandIns | None) -> tuple[Header, Any, list[Any]]:
         """The message's header, its content, and the objects that are new here."""
-        stream = read_segments(came.delta, came.file_descriptor, self._segments, undo)
-        self._segments.copy_to_gpu(part["number"] for part in came.delta["segments"] if part["patches"])
+        stream = read_segments(received.delta, received.file_descriptor, self._segments, undo)
+        self._segments.copy_to_gpu(part["number"] for part in received.delta["segments"] if part["patches"])
         header, body, buffers = split(stream)
         check_versions(header)
         if header.count_before != len(self._numbering):
@@ -500,7 +500,7 @@ class Table:
         else:
 
             def bind(names: dict[str, Any]) -> None:
-                self._bind(names, undo, came.bound_stays)
+                self._bind(names, undo, received.bound_stays)
 
             expected = self._reserved, header.count_after
             message, fresh = self._numbering.load(body, buffers, *expected, bind, stand_ins)

@@ -17,6 +17,8 @@ from baton_shim.state.segments import Segment
 
 
 class Views:
+    """Which segment each array, tensor and buffer of one table uses."""
+
     def __init__(self, here: Here, kinds: Kinds, numbering: Numbering) -> None:
         self._here, self._kinds, self._numbering = here, kinds, numbering
         self._segments = here.segments

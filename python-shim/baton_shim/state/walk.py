@@ -23,6 +23,8 @@ Known = tuple[Any, Any]  # a kind, and the state at the last message
 
 @dataclass
 class Reach:
+    """What a message has to contain, as one walk has found it."""
+
     marked: set[int]
     given: Set[int] = frozenset()  # what belongs to the other end: neither compared nor followed
     changed: list[int] = field(default_factory=list)
@@ -41,6 +43,8 @@ _BATCH = 1024  # objects compared at once; if one has changed, each is compared 
 
 
 class Walker:
+    """Compares the objects of one table with their states at the last message."""
+
     def __init__(self, numbering: Numbering, kinds: Kinds, stays: Stays) -> None:
         self.numbering, self.kinds, self.stays = numbering, kinds, stays
         self.states: dict[int, Known] = {}

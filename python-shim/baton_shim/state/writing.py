@@ -30,6 +30,7 @@ class Sending:
     certain: Set[str]
     """Those of them that must not be replaced by a `Stayed`."""
     extra: object
+    """Values that belong to the message and have no name in the notebook."""
     home: bool
     """Whether this end is the notebook kernel."""
     gone: Sequence[str] = ()
@@ -39,6 +40,7 @@ class Sending:
     dying: Sequence[int] = ()
     """Numbers of objects that are sent for the last time."""
     modules: bytes | None = None
+    """What the other end must load before it reads the pickle."""
     given: Set[int] = frozenset()
     """Numbers of objects that belong to the other end until its cell ends."""
     budget: Budget | None = None
@@ -52,6 +54,8 @@ class Sending:
 
 @dataclass
 class Written:
+    """The pickle of one message, and what was left out of it."""
+
     body: bytes | memoryview
     buffers: list[Any] = field(default_factory=list)
     fresh: list[Any] = field(default_factory=list)
@@ -63,6 +67,8 @@ class Written:
 
 
 class Writer:
+    """Writes the pickles of one table."""
+
     def __init__(self, here: Here, kinds: Kinds, numbering: Numbering, patch: Callable[[int, str, Any], None]) -> None:
         """`patch`: the method of the receiving table that updates one object."""
         self._here, self._kinds, self._numbering, self._patch = here, kinds, numbering, patch

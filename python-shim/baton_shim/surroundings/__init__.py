@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from baton_shim.base.undoing import Action, OnUndo, take_back
 from baton_shim.surroundings.formats import PRINTERS
-from baton_shim.surroundings.jaxes import JAX
+from baton_shim.surroundings.jax_settings import JAX
 from baton_shim.surroundings.part import Part, warn
 from baton_shim.surroundings.patches import Patches
 from baton_shim.surroundings.process import ENVIRONMENT

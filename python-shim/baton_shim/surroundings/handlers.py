@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from baton_shim.surroundings.notices import plain_handler
+from baton_shim.surroundings.warnings_and_logs import plain_handler
 
 if TYPE_CHECKING:
     from baton_shim.base.undoing import OnUndo

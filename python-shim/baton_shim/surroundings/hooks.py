@@ -26,7 +26,7 @@ from baton_shim.base.originals import of_notebook
 from baton_shim.base.undoing import refill
 from baton_shim.surroundings.formats import PRINTERS, formats, give_formats
 from baton_shim.surroundings.ipython import shell
-from baton_shim.surroundings.jaxes import JAX
+from baton_shim.surroundings.jax_settings import JAX
 from baton_shim.surroundings.patches import Patches
 from baton_shim.surroundings.registered import REGISTERED
 

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from baton_shim.surroundings.formats import FLOATS, is_of_notebook
-from baton_shim.surroundings.jaxes import JAX_SETTINGS
+from baton_shim.surroundings.jax_settings import JAX_SETTINGS
 from baton_shim.surroundings.kind import Kind, entries, rows
 
 

@@ -79,13 +79,13 @@ def begun(message: Unpacked, namespace: dict[str, Any], surroundings: Surroundin
     """The function, with the state that it uses as it was in the notebook."""
     before, done = dict(namespace), list[Any]()
 
-    def besides(extra: dict[str, Any], undo: OnUndo) -> None:
+    def apply_extra(extra: dict[str, Any], undo: OnUndo) -> None:
         for line in surroundings.apply(extra, done.append):
             warn(line)
 
     with surroundings.settings.put_back():
         try:
-            extra = message.apply(Table(namespace), besides=besides)
+            extra = message.apply(Table(namespace), apply_extra=apply_extra)
             namespace.update(extra[LEFT])
             yield extra.pop(FUNCTION)
         finally:

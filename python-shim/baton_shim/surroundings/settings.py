@@ -20,16 +20,16 @@ from baton_shim.surroundings.gpus import GPUS
 from baton_shim.surroundings.imports import IMPORTED
 from baton_shim.surroundings.ipython import IPYTHON
 from baton_shim.surroundings.kind import Kind
-from baton_shim.surroundings.notices import NOTICES
 from baton_shim.surroundings.part import warn
 from baton_shim.surroundings.process import ENVIRONMENT, PATH, PROCESS, environment_at_start, installed_path
+from baton_shim.surroundings.warnings_and_logs import WARNINGS_AND_LOGS
 
 Changes = dict[str, list[bytes]]
 """Differences, by the name of their kind."""
 _WAITING = object()
 
 # Settings of Python and IPython themselves. Their values at the start of a kernel must be known.
-AT_START: tuple[Kind, ...] = (*PROCESS, *NOTICES, *GPUS, *IPYTHON, IMPORTED)
+AT_START: tuple[Kind, ...] = (*PROCESS, *WARNINGS_AND_LOGS, *GPUS, *IPYTHON, IMPORTED)
 
 
 @functools.cache

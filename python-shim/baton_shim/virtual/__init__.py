@@ -29,6 +29,8 @@ LIBRARIES = {
 
 
 class Switch:
+    """Whether virtual CUDA is wanted and installed in this kernel."""
+
     def __init__(self) -> None:
         self.on = True
         """What the student wants; it is sent to the session."""

@@ -1,8 +1,8 @@
 """The label of things on the virtual GPU, and whether anything has it at present.
 
-All labelled things share one object, which only they keep alive. So it ends with the last of them, even if only C++
-refers to that. Listeners are notified of the first label and of its end, because some changes are needed only while
-something is on the GPU.
+All labelled tensors refer to one `Label` object, and nothing else does. So Python frees it together with the last such
+tensor, even if only C++ code held that tensor. Listeners are called when the object is created and when it is freed,
+because some changes to libraries are needed only while a tensor is on the virtual GPU.
 
 **Invariant:** imports no library.
 """
@@ -28,6 +28,8 @@ class Label:
 
 
 class Labels:
+    """Whether the label exists, and what to call when that changes."""
+
     def __init__(self) -> None:
         self._present: Callable[[], Label | None] = _none
         self._listeners: list[Callable[[], None]] = []

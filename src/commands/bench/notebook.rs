@@ -99,8 +99,12 @@ impl<'settings> Notebook<'settings> {
         self.run(&cell).await?;
         let seen = self.run_aside(SEEN).await?;
         let Seen(seen, (begin, end, host)) =
-            serde_json::from_str(&seen).context("The notebook did not say how long it took")?;
-        let of = |name: &str| seen.get(name).copied().context("The shim was not watched");
+            serde_json::from_str(&seen).context("The notebook did not report the cell's times")?;
+        let of = |name: &str| {
+            seen.get(name)
+                .copied()
+                .context("The notebook did not report when the shim ran")
+        };
         let (snapshot, wait, apply) = (of("snapshot")?, of("wait")?, of("apply")?);
         let here = nix::sys::utsname::uname()?;
         Ok(Measured {
@@ -109,13 +113,13 @@ impl<'settings> Notebook<'settings> {
             out: begin - snapshot.1,
             run: end - begin,
             back: apply.1 - end,
-            wait: self.in_line().await.min(wait.1 - wait.0),
+            wait: self.queue_seconds().await.min(wait.1 - wait.0),
             elsewhere: here.nodename() != host.as_str(),
         })
     }
 
     /// The seconds that the last cell waited in the queue: until the end of the last job that was ahead of it.
-    async fn in_line(&self) -> f64 {
+    async fn queue_seconds(&self) -> f64 {
         let Ok(api) = client(self.settings) else {
             return 0.0;
         };

@@ -38,9 +38,9 @@ fn read_child() -> Result<(), String> {
 
 fn read_byte(child: &Child) -> Result<(), String> {
     let maps = fs::read_to_string(format!("/proc/{}/maps", child.id()))
-        .map_err(|error| format!("Failed to look at a child: {error}"))?;
+        .map_err(|error| format!("Failed to read the memory map of a child: {error}"))?;
     let address = maps.lines().find_map(readable_address);
-    let address = address.ok_or("Failed to find memory of a child")?;
+    let address = address.ok_or("The memory map of a child lists no readable memory")?;
     let pid = i32::try_from(child.id()).map_err(|error| error.to_string())?;
     memory::read(pid, address, &mut [0]).map_err(|error: BlobError| error.to_string())
 }

@@ -121,7 +121,7 @@ pub(crate) struct Plan {
         conflicts_with_all = NOT_SIMULATED,
     )]
     pub(super) pool: Vec<PoolArgument>,
-    /// Those of the people who need particular machines, or have other times, such as "50 a100, 20 40G run=5m"
+    /// Groups of people who need particular machines or have other times, such as "50 a100, 20 40G run=5m"
     #[arg(
         long,
         value_name = "LIST",
@@ -160,7 +160,7 @@ pub(crate) struct Plan {
         ],
     )]
     pub(super) from_broker: bool,
-    /// Say for each lesson of the courses' timetables whether there are enough GPUs
+    /// Show for each lesson in the timetables of courses whether there are enough GPUs
     #[arg(
         long,
         conflicts_with_all = ["policies", "exclusive", "states", "report", "pool", "from_broker", "latency"],

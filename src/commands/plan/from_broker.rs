@@ -62,7 +62,7 @@ fn answer<Answer: DeserializeOwned>(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("Failed to start")?;
+        .context("Failed to prepare requests to the broker")?;
     Ok(runtime.block_on(api.ask(path, query))?)
 }
 

@@ -184,7 +184,7 @@ async fn run(
     mut shown: Shown,
     in_background: bool,
 ) -> anyhow::Result<Vec<Ended>> {
-    let signals = EndSignals::listen().context("Failed to listen to signals")?;
+    let signals = EndSignals::listen().context("Failed to listen for signals")?;
     let (interrupt, mut interrupted) = mpsc::channel(1);
     let listening = tokio::spawn(pass_on(signals, interrupt, in_background));
     let mut schedule = Schedule::new(array.jobs.len(), array.request.at_once);

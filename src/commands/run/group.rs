@@ -123,7 +123,7 @@ pub(crate) fn to_come(settings: &Settings, end: &str) -> anyhow::Result<usize> {
 }
 
 fn jobs_to_come(folder: &GroupFolder) -> anyhow::Result<usize> {
-    if !folder.is_running().context("Failed to look at the group")? {
+    if !folder.is_running().context("Failed to check the group")? {
         return Ok(0);
     }
     let jobs = folder.read()?.jobs.into_iter();

@@ -194,7 +194,7 @@ impl RunFolder {
 
     /// Asks the process that keeps the variables of this run to resume it.
     pub(super) fn request(&self) -> anyhow::Result<()> {
-        fs::write(self.0.join(REQUEST), []).context("Failed to ask the run to go on")
+        fs::write(self.0.join(REQUEST), []).context("Failed to ask the run to continue")
     }
 
     /// Whether a resumption was requested. Each request is returned once.

@@ -190,7 +190,7 @@ pub(super) fn end_of(state_folder: &Path, folder: &RunFolder) -> anyhow::Result<
         Some(group) => GroupFolder::of(state_folder, group).is_running(),
         None => folder.is_running(),
     };
-    let is_running = is_running.context("Failed to look at the run")?;
+    let is_running = is_running.context("Failed to check the run")?;
     let ended = folder.read()?.ended;
     Ok(match (ended, is_running) {
         (Some(ended), _) => Some(ended),
@@ -207,13 +207,13 @@ pub(super) fn ends_of(
     settings: &Settings,
     group: &GroupFolder,
 ) -> anyhow::Result<Option<Vec<Ended>>> {
-    let is_running = group.is_running().context("Failed to look at the group")?;
+    let is_running = group.is_running().context("Failed to check the group")?;
     if is_running {
         return Ok(None);
     }
     let ends = group.read()?.jobs.into_iter().map(|job| {
         let end = end_of(&settings.state_folder, &group.job(job))?;
-        end.context("The group has just begun to run")
+        end.context("This group is running again\nhint: repeat the command")
     });
     ends.collect::<anyhow::Result<_>>().map(Some)
 }
@@ -341,7 +341,7 @@ fn fetch_group(settings: &Settings, group: &GroupFolder) -> anyhow::Result<ExitC
     let mut missing = 0;
     for job in &jobs {
         let folder = group.job(*job);
-        let output = folder.read()?.output.context("It has no notebook")?;
+        let output = folder.read()?.output.context("This job has no notebook")?;
         match write_notebook(&folder, &output)? {
             true => println!("{}", output.display()),
             false => missing += 1,

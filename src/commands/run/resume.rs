@@ -248,7 +248,7 @@ fn ask(folder: &RunFolder, job: JobId) -> anyhow::Result<bool> {
         if folder.read()?.job != job {
             return Ok(true);
         }
-        if !folder.is_running().context("Failed to look at the run")? {
+        if !folder.is_running().context("Failed to check the run")? {
             // It has ended, perhaps just before the request.
             let _ = folder.take_request();
             return Ok(folder.read()?.job != job);

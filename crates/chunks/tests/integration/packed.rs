@@ -322,12 +322,12 @@ fn what_contradicts_itself_is_refused() {
     check(
         vec![segment(1, 9, true, vec![patch(0, 1 << 20, 9)])],
         1,
-        "outside of its file",
+        "outside its file",
     );
     check(
         vec![segment(1, 9, true, vec![patch(0, u64::MAX - 3, 9)])],
         1,
-        "outside of its file",
+        "outside its file",
     );
     check(
         vec![segment(
@@ -337,18 +337,18 @@ fn what_contradicts_itself_is_refused() {
             vec![patch(0, 64, MAPPED_BYTES)],
         )],
         16,
-        "not where it should be",
+        "in the wrong place",
     );
     let known = |patches| segment(1, 3 * block, false, patches);
     check(
         vec![known(vec![patch(5, 64, block)])],
         1,
-        "not where it should be",
+        "in the wrong place",
     );
     check(
         vec![known(vec![patch(block, 64, block), patch(0, 64, block)])],
         2,
-        "not where it should be",
+        "in the wrong place",
     );
     check(vec![known(vec![patch(0, 64, 7)])], 1, "does not fit");
     check(

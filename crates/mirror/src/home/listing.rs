@@ -114,7 +114,7 @@ impl HomeListing {
     }
 
     /// Records files that are as the mirror has them.
-    pub fn came_from_mirror(&mut self, written: impl IntoIterator<Item = (RelativePath, Stamp)>) {
+    pub fn is_as_in_mirror(&mut self, written: impl IntoIterator<Item = (RelativePath, Stamp)>) {
         self.from_mirror.extend(written);
     }
 }

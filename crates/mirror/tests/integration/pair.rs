@@ -122,7 +122,7 @@ impl Pair {
             }
         }
         let committed = staging.commit();
-        self.listing.came_from_mirror(committed.written.clone());
+        self.listing.is_as_in_mirror(committed.written.clone());
         self.listing.were_made(committed.made.clone());
         drop(written);
         committed

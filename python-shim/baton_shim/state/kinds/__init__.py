@@ -1,4 +1,9 @@
-"""The kind of an object. It is decided once for each type; types of libraries that are not loaded cost nothing."""
+"""Finds the kind of an object, which knows how to send, compare and update it (`base.py`).
+
+In: any object. Out: a `Kind`, decided once for each type. Other modules of this folder each define some kinds.
+
+**Invariant:** types of libraries that are not loaded cost nothing.
+"""
 
 from __future__ import annotations
 
@@ -134,6 +139,8 @@ _NAMED = (types.FunctionType, types.BuiltinFunctionType, functools._lru_cache_wr
 
 
 class Kinds:
+    """All kinds of one table. `missing`: modules that the other end lacks, each with its package."""
+
     def __init__(self, here: Here, missing: Mapping[str, str]) -> None:
         self._missing = missing
         self.list, self.dict, self.set, self.bytes = ListKind(here), DictKind(here), SetKind(here), BytesKind(here)
@@ -220,6 +227,7 @@ class Kinds:
         self.owners.settle()
 
     def of(self, obj: object) -> Kind:
+        """The kind of this object. Never raises."""
         kind = self._by_type.get(type(obj))
         if kind is None:
             try:

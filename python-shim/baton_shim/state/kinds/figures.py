@@ -68,7 +68,7 @@ class RegistryKind(ReducedKind):
 
     def form(self, obj: Any) -> ReducedForm:
         callbacks: dict[Any, dict[int, Any]] = {signal: {} for signal in obj.callbacks}
-        for signal, number, function in travelling(obj):
+        for signal, number, function in sent_callbacks(obj):
             callbacks[signal][number] = function
         return copyreg.__newobj__, (type(obj),), self._state(obj, callbacks), [], []  # type: ignore[attr-defined]
 
@@ -78,7 +78,7 @@ class RegistryKind(ReducedKind):
 
     def read(self, obj: Any) -> State:
         """A bound method is a new object at each access, so its two parts are compared."""
-        callbacks = ((signal, number, *halves(function)) for signal, number, function in travelling(obj))
+        callbacks = ((signal, number, *parts_of(function)) for signal, number, function in sent_callbacks(obj))
         return "state", frozen((type(obj), (), self._state(obj, tuple(callbacks))), None)
 
     def _state(self, obj: Any, callbacks: Any) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class RegistryKind(ReducedKind):
         return {**vars(obj), "callbacks": callbacks, "_func_cid_map": None, "_cid_gen": number}
 
     def apply(self, obj: Any, content: Any) -> None:
-        moved = {number for _, number, _ in travelling(obj)}
+        moved = {number for _, number, _ in sent_callbacks(obj)}
         staying = [one for one in connected(obj) if one[1] not in moved]
         super().apply(obj, content)
         numbers = obj._cid_gen
@@ -104,13 +104,13 @@ def connected(registry: Any) -> Iterator[tuple[Any, int, Any]]:
                 yield signal, number, function
 
 
-def travelling(registry: Any) -> Iterator[tuple[Any, int, Any]]:
+def sent_callbacks(registry: Any) -> Iterator[tuple[Any, int, Any]]:
     for signal, number, function in connected(registry):
         if number in registry._pickled_cids or signal == "changed" or of_notebook(function):
             yield signal, number, function
 
 
-def halves(function: Any) -> tuple[Any, ...]:
+def parts_of(function: Any) -> tuple[Any, ...]:
     return (function.__self__, function.__func__) if isinstance(function, types.MethodType) else (function,)
 
 

@@ -55,7 +55,7 @@ def changed() -> None:
 
 
 def settle() -> None:
-    """Called in the main thread."""
+    """Enters or leaves the mode of the main thread, in which this is called."""
     if LABELS.present and VirtualCuda.__torch_function__ is ACTIVE:
         enter(mode_here())
     else:
@@ -76,7 +76,7 @@ def enter(mode: VirtualCuda) -> None:
 
 
 def leave(mode: VirtualCuda) -> None:
-    """If a call is going through the mode, torch puts it back afterwards. It is then left after the next last label."""
+    """During a call that passes through the mode, torch enters it again afterwards. It is then left the next time."""
     put_back([other for other in taken_out() if other is not mode])
 
 

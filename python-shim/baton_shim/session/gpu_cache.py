@@ -1,4 +1,4 @@
-"""Gives back GPU memory that libraries hold without using it.
+"""Returns GPU memory that libraries hold without using it to the driver.
 
 PyTorch and CuPy keep freed memory for their next allocation. If sessions share a GPU and another session lacks memory,
 this unused memory would be copied to the host like any other. So it is returned to the driver first: at the end of a
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     import asyncio
 
 
-class Thrift:
+class GpuCache:
+    """The freed GPU memory that the libraries of this session keep."""
+
     def __init__(self) -> None:
         loaded: Any = ctypes.CDLL(None)
         self._is_here = hasattr(loaded, "baton_gpu_trims")

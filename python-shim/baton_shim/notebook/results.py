@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 Result = tuple[Any, dict[str, Any], dict[str, Any]]
 
 
-class Landed(NamedTuple):
+class Returned(NamedTuple):
+    """What a cell returned besides its changes."""
+
     result: Result | None
     error: bytes | None
     raised: Any
@@ -40,7 +42,8 @@ class Landed(NamedTuple):
         return self.result[1:] if self.result is not None else None
 
 
-def land(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Landed:
+def take_extra(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Returned:
+    """Records what the session sent in `extra`. Raises GpuServiceError if the session could not send the changes."""
     home.displays_after += extra["displays_after"]
     if "lost" in extra:
         home.void()
@@ -57,7 +60,7 @@ def land(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Landed:
         if payload.get("source") != "ask_exit":
             home.shell.payload_manager.write_payload(payload)
     ended = (extra["ended"], extra["returned"]) if cell.block is not None else None
-    return Landed(result_of(extra), extra["error"], extra["raised"], ended)
+    return Returned(result_of(extra), extra["error"], extra["raised"], ended)
 
 
 def result_of(extra: dict[str, Any]) -> Result | None:
@@ -68,18 +71,18 @@ def result_of(extra: dict[str, Any]) -> Result | None:
     return extra["value"], data, metadata
 
 
-def exception_of(outcome: str, error: dict[str, Any] | None, landed: Landed | None, home: Home) -> BaseException:
+def exception_of(outcome: str, error: dict[str, Any] | None, returned: Returned | None, home: Home) -> BaseException:
     """The exception that the cell raised, with the session's traceback."""
     if outcome == "timed_out" and error is not None:
         return errors.with_lines(errors.stand_in(error["name"], error["value"], TimeoutError), error["traceback"])
     if outcome == "cancelled" or error is None:
         lines = error["traceback"] if error else []
         interrupted = KeyboardInterrupt()
-        if landed is not None and landed.error is not None:
-            found = errors.rebuild(landed.error, "KeyboardInterrupt", "", home.namespace)
+        if returned is not None and returned.error is not None:
+            found = errors.rebuild(returned.error, "KeyboardInterrupt", "", home.namespace)
             interrupted.__traceback__ = found.__traceback__
         return errors.with_lines(interrupted, lines or ["KeyboardInterrupt"])
-    raised, description = (landed.raised, landed.error) if landed else (None, None)
+    raised, description = (returned.raised, returned.error) if returned else (None, None)
     if not isinstance(raised, BaseException):
         raised = errors.rebuild(description or b"", error["name"], error["value"], home.namespace)
     return errors.with_lines(raised, error["traceback"])

@@ -1,4 +1,4 @@
-"""Which warnings and log records are shown."""
+"""Settings of `warnings` and `logging`: which warnings and log records are shown."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def set_handlers(wanted: tuple[Any, ...]) -> None:
         logging.root.addHandler(handler)
 
 
-NOTICES: tuple[Kind, ...] = (
+WARNINGS_AND_LOGS: tuple[Kind, ...] = (
     Kind("warnings", "The filters of warnings", "warnings", filters, give_filters, difference=edits, whole=False),
     entries("logging", "Logging", "logging", levels, give_level, give_level),
 )
