@@ -48,8 +48,8 @@ fn a_manifest_that_contradicts_itself_is_refused() {
         assert!(error.to_string().contains(expected), "{error}");
     }
     let mib = CHUNK_BYTES as u64;
-    check(vec![part(3, true, vec![])], "not whole");
-    check(vec![part(u64::MAX, true, vec![])], "not whole");
+    check(vec![part(3, true, vec![])], "incomplete");
+    check(vec![part(u64::MAX, true, vec![])], "incomplete");
     check(vec![part(3, true, vec![(0, inline(2))])], "does not fit");
     check(vec![part(3, true, vec![(1, inline(3))])], "does not fit");
     check(vec![part(0, true, vec![(0, inline(0))])], "empty");
@@ -58,7 +58,7 @@ fn a_manifest_that_contradicts_itself_is_refused() {
         "too large",
     );
     let twice = vec![(0, stored(1 << 20)), (0, stored(1 << 20))];
-    check(vec![part(mib + 1, true, twice)], "disorder");
+    check(vec![part(mib + 1, true, twice)], "out of order");
     check(vec![part(0, true, vec![]), part(0, true, vec![])], "twice");
     check(vec![part(3, false, vec![])], "was never sent");
     let sizes = vec![(0, stored(1 << 20)), (1, stored(1))];

@@ -313,11 +313,11 @@ fn what_contradicts_itself_is_refused() {
     }
     let block = BLOCK_BYTES as u64;
     Bundle::receive(content(vec![], 0), sealed(2)).unwrap();
-    check(vec![segment(1, 9, true, vec![])], 0, "not whole");
+    check(vec![segment(1, 9, true, vec![])], 0, "incomplete");
     check(
         vec![segment(1, 9, true, vec![patch(0, 0, 8)])],
         1,
-        "not whole",
+        "incomplete",
     );
     check(
         vec![segment(1, 9, true, vec![patch(0, 1 << 20, 9)])],
