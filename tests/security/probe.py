@@ -483,7 +483,7 @@ BY_NAME: dict[str, Callable[[dict[str, Any]], Any]] = {
     **{f"call_{name}": reaches_kernel(name) for name in NUMBERS["x86_64"]},
 }
 ROWS: dict[str, list[Callable[[dict[str, Any]], Any] | str]] = {
-    "read or change files of other sessions, or the token, home and sockets of the worker": [
+    "read or change files of other sessions, or the token, home folder and sockets of the worker": [
         read_file_of_another_session,
         write_beside_file_of_another_session,
         list_folder_of_another_session,
@@ -501,10 +501,10 @@ ROWS: dict[str, list[Callable[[dict[str, Any]], Any] | str]] = {
         change_program_of_all,
         write_settings_of_the_system,
     ],
-    "make a program that runs as the worker's user for others (set-user-ID, set-group-ID)": [
+    "make a program that runs as the worker's user when others start it (set-user-ID, set-group-ID)": [
         make_program_that_runs_as_its_owner
     ],
-    "delay others that open a file, with a lease on it, or learn what happens in a folder (`F_NOTIFY`)": [
+    "delay others that open a file, with a lease on it, or watch a folder (`F_NOTIFY`)": [
         delay_opens_of_a_file,
         be_told_of_opens_in_a_folder,
     ],
@@ -556,12 +556,12 @@ ROWS: dict[str, list[Callable[[dict[str, Any]], Any] | str]] = {
     "gain capabilities or make new user namespaces": [has_capabilities, make_user_namespace],
     "reach devices other than NVIDIA's": [see_devices, use_devices],
     "start 250 processes where 200 are allowed": [start_many_processes],
-    "fill `/tmp`, `/dev/shm` or its home": [fill_temporary_folder, fill_shared_memory, fill_home],
+    "fill `/tmp`, `/dev/shm` or its home folder": [fill_temporary_folder, fill_shared_memory, fill_home],
     "fill the root or `/dev`": [fill_root, fill_folder_of_devices],
 }
 """The attempts for each row of the table in `docs/security.md`."""
 OF_THE_END = (
-    "take more memory than allowed, in variables, in a detached process or in files in memory",
+    "use more memory than allowed, in variables, in a detached process or in files in memory",
     "leave processes or temporary files behind",
 )
 """Rows whose attempts come last: they may end the session, or are seen after its end."""

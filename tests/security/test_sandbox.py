@@ -65,7 +65,7 @@ REACHED_UNDER_LANDLOCK: dict[str, set[str]] = {
         "know_that_file_of_another_session_is_there"
     },
     "see which devices there are": {"see_devices"},
-    "fill its home, its temporary folder or its shared memory": {"fill_home", "fill_shared_memory"},
+    "fill its home folder, its temporary folder or its shared memory": {"fill_home", "fill_shared_memory"},
     "share the machine's namespaces": {f"share_{name}_namespace" for name in ATTEMPTS["NAMESPACES"]},
     "use up all processes that the user may have": set(),  # without control groups: `WITHOUT_GROUPS`
 }
