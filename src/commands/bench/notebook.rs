@@ -31,7 +31,7 @@ def _watched(name, holder, key):
 _call.seen = {}
 _watched("snapshot", _call, "depart")
 _watched("wait", _call.Call, "_wait")
-_watched("apply", _call.Call, "land")
+_watched("apply", _call.Call, "finish")
 del _watched
 "#;
 const SEEN: &str = r#"print(__import__("json").dumps((_call.seen, baton_span)))"#;
