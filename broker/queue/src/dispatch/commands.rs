@@ -176,11 +176,10 @@ fn hold(
     batch: &mut Batch,
 ) -> Result<Done, NotDone> {
     check_reason(Some(&reason))?;
-    let job = waiting_job(dispatch, who, id)?;
-    job.held = Some(reason.clone());
+    let held = Some(reason.clone());
     Ok(Done {
         action: api::Action::Hold,
-        course: steered(dispatch, id, batch),
+        course: steer(dispatch, who, id, |job| job.held = held, batch)?,
         subject: id.to_string(),
         detail: Some(reason),
     })
@@ -192,11 +191,9 @@ fn release(
     id: JobId,
     batch: &mut Batch,
 ) -> Result<Done, NotDone> {
-    let job = waiting_job(dispatch, who, id)?;
-    job.held = None;
     Ok(Done {
         action: api::Action::Release,
-        course: steered(dispatch, id, batch),
+        course: steer(dispatch, who, id, |job| job.held = None, batch)?,
         subject: id.to_string(),
         detail: None,
     })
@@ -210,28 +207,33 @@ fn move_to_front(
     batch: &mut Batch,
 ) -> Result<Done, NotDone> {
     check_reason(Some(&reason))?;
-    let job = waiting_job(dispatch, who, id)?;
-    job.front_ms = Some(batch.now.unix_ms);
+    let front_ms = Some(batch.now.unix_ms);
     Ok(Done {
         action: api::Action::MoveToFront,
-        course: steered(dispatch, id, batch),
+        course: steer(dispatch, who, id, |job| job.front_ms = front_ms, batch)?,
         subject: id.to_string(),
         detail: Some(reason),
     })
 }
 
-/// Stores what staff changed about a waiting job. Returns the job's course.
-fn steered(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) -> String {
-    dispatch.disordered = true;
-    let Some(job) = dispatch.jobs.get(id) else {
-        return String::new();
-    };
+/// Changes a waiting job, and stores that. Returns its course.
+fn steer(
+    dispatch: &mut Dispatch,
+    who: &Identity,
+    id: JobId,
+    change: impl FnOnce(&mut Job),
+    batch: &mut Batch,
+) -> Result<String, NotDone> {
+    let job = waiting_job(dispatch, who, id)?;
+    change(job);
     batch.write(Write::Steer {
         job: id,
         held: job.held.clone(),
         front_ms: job.front_ms,
     });
-    job.account.course.clone()
+    let course = job.account.course.clone();
+    dispatch.disordered = true;
+    Ok(course)
 }
 
 fn job_of<'jobs>(

@@ -17,7 +17,10 @@ use super::{
 };
 use crate::record::Write;
 use baton_protocol::{JobId, NotebookId, WorkerId};
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 /// What a finished cell left on a worker exists nowhere else, so the worker gets this many graces
 /// to reconnect before that is given up.
@@ -55,41 +58,26 @@ pub(super) fn next_deadline(dispatch: &Dispatch) -> Option<Instant> {
 pub(super) fn on_time_passed(dispatch: &mut Dispatch, batch: &mut Batch) {
     let now = batch.now.instant;
     let is_over = |deadline: Option<Instant>| deadline.is_some_and(|end| end <= now);
-    let workers: Vec<WorkerId> = dispatch
-        .peers
-        .workers
-        .iter()
-        .filter(|(_, worker)| is_over(worker.deadline))
-        .map(|(id, _)| *id)
-        .collect();
-    for worker in workers {
+    for worker in ids(&dispatch.peers.workers, |worker| is_over(worker.deadline)) {
         on_worker_gone(dispatch, worker, batch);
     }
-    let missed: Vec<WorkerId> = dispatch
-        .peers
-        .missed
-        .iter()
-        .filter(|(_, missed)| missed.deadline <= batch.now.instant)
-        .map(|(id, _)| *id)
-        .collect();
-    for worker in missed {
+    for worker in ids(&dispatch.peers.missed, |missed| missed.deadline <= now) {
         for job in dispatch.jobs.ids(|job| job.has_remainder_at(worker)) {
             remainder_lost(dispatch, job, batch);
         }
         dispatch.peers.missed.remove(&worker);
     }
-    let notebooks: Vec<NotebookId> = dispatch
-        .peers
-        .notebooks
-        .iter()
-        .filter(|(_, notebook)| is_over(notebook.deadline))
-        .map(|(id, _)| *id)
-        .collect();
-    for notebook in notebooks {
+    for notebook in ids(&dispatch.peers.notebooks, |one| is_over(one.deadline)) {
         on_silence(dispatch, notebook, batch);
     }
     lost_records::cancel_unclaimed(dispatch, batch);
     orphans::forget_old(dispatch, batch);
+}
+
+/// The ids of the peers that satisfy `holds`. Callers may change the peers meanwhile.
+fn ids<Id: Copy, Peer>(peers: &HashMap<Id, Peer>, holds: impl Fn(&Peer) -> bool) -> Vec<Id> {
+    let peers = peers.iter().filter(|(_, peer)| holds(peer));
+    peers.map(|(id, _)| *id).collect()
 }
 
 fn on_worker_gone(dispatch: &mut Dispatch, id: WorkerId, batch: &mut Batch) {
