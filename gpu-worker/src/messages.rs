@@ -25,12 +25,7 @@ pub(crate) use self::gpu::{
 pub(crate) use self::limit::{Limit, stopped_in_time, timed_out};
 
 fn error(name: &str, what_happened: &str, hint: &str) -> RemoteError {
-    RemoteError {
-        name: name.to_owned(),
-        value: format!("{what_happened}. {SAFE}"),
-        traceback: Vec::new(),
-        hint: Some(hint.to_owned()),
-    }
+    RemoteError::of_baton(name, format!("{what_happened}. {SAFE}"), hint)
 }
 
 /// The session ended before all results of its last cell had left it.
@@ -56,12 +51,7 @@ pub(crate) fn not_salvaged() -> RemoteError {
 
 /// The notebook adds what that means for its variables.
 fn deferred_error(what_happened: &str) -> RemoteError {
-    RemoteError {
-        name: "SessionDied".to_owned(),
-        value: what_happened.to_owned(),
-        traceback: Vec::new(),
-        hint: Some("run the cell again".to_owned()),
-    }
+    RemoteError::of_baton("SessionDied", what_happened, "run the cell again")
 }
 
 /// The session ended while the cell ran. `peak_bytes` is the most memory that was measured; 0 if none was.

@@ -49,12 +49,7 @@ impl Failure {
     }
 
     fn service(value: String, hint: &str, job: JobId) -> Self {
-        let error = RemoteError {
-            name: "GpuServiceError".to_owned(),
-            value,
-            traceback: Vec::new(),
-            hint: Some(hint.to_owned()),
-        };
+        let error = RemoteError::of_baton("GpuServiceError", value, hint);
         Self::new(Outcome::WorkerLost, error, job)
     }
 
@@ -198,12 +193,7 @@ impl Failure {
 
     /// The notebook adds what the loss means for its variables.
     pub(super) fn deferred_lost(what_happened: &str) -> RemoteError {
-        RemoteError {
-            name: "GpuServiceError".to_owned(),
-            value: what_happened.to_owned(),
-            traceback: Vec::new(),
-            hint: Some("run the cell again".to_owned()),
-        }
+        RemoteError::of_baton("GpuServiceError", what_happened, "run the cell again")
     }
 
     pub(super) fn result_lost(error: &(dyn Error + 'static), job: JobId) -> Self {
