@@ -59,14 +59,16 @@ lab: $(INSTALLED)
 test: browser lint test-rust test-python test-ends
 	@echo "Not run: make test-cuda-libraries (needs Python 3.10, and takes some minutes)"
 
-# The Rust tests start kernels. These variables say where Python and the shim are.
+# The Rust tests start kernels, and these variables say where Python and the shim are. The tests wait a lot, so there are
+# two at a time for each processor.
 .PHONY: test-rust
 test-rust: export PYTHONPATH := $(CURDIR)/python-shim
 test-rust: export BATON_TEST_PYTHON := $(BIN)/python
 test-rust: $(VENV)/.requirements-test $(VENV)/.azurite $(VENV)/.requirements-cuda $(INSTALLED)
 	scripts/install-system-packages postgres sandbox
 	if cargo nextest --version >/dev/null 2>&1; \
-	then cargo nextest run --no-fail-fast --workspace --locked --cargo-profile $(PROFILE); \
+	then cargo nextest run --no-fail-fast --workspace --locked --cargo-profile $(PROFILE) \
+		--test-threads $$(( 2 * $$(nproc) )); \
 	else cargo test --no-fail-fast --workspace --locked --profile $(PROFILE); fi
 
 # Several processes run the tests, each as an imaginary user of its own. `loadfile` keeps the tests of a file in one
@@ -123,8 +125,8 @@ KIT_PYTHON ?= 3.12
 gpu-kit: $(VENV)/.requirements-build
 	rm -rf $(KIT)
 	mkdir -p $(KIT)
-	cargo build --release --locked -p baton-gpu-tests --example timeshare
-	cp target/release/examples/timeshare $(KIT)/
+	cargo build --release --locked -p baton-gpu-tests --bin gpu-timeshare
+	cp target/release/gpu-timeshare $(KIT)/
 	MATURIN_PEP517_ARGS="--profile release --locked" \
 		$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(KIT) .
 	$(BIN)/pip download --quiet --no-deps --only-binary=:all: --python-version $(KIT_PYTHON) --dest $(KIT) \
@@ -153,7 +155,8 @@ check: lint $(VENV)/.requirements-test
 		-E 'not (test(exploration) + test(sweep::) + test(objects::) + package(baton-broker-store))'; \
 	else cargo test --quiet --workspace --exclude baton-broker-store --locked --lib --bins -- \
 		--skip exploration --skip sweep:: --skip objects::; fi
-	$(BIN)/pytest -q -n 2 tests/test_repository.py tests/test_rust_structure.py \
+	$(BIN)/pytest -q tests/test_repository.py tests/test_rust_structure.py
+	$(BIN)/pytest -q -n 2 \
 		$(foreach name,analysis completion first_uses link options source,python-shim/tests/shim/test_$(name).py) \
 		$(foreach name,errors in_place keeper names singletons,python-shim/tests/state/test_$(name).py)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from end_to_end.gpu_programs import MACHINE, gpu_machine  # noqa: E402
+from end_to_end.gpu_programs import BUILT, gpu_programs  # noqa: E402
 from end_to_end.restricted import USER, as_ordinary_user  # noqa: E402
 
 SELECTED = "not gpu and not cuda_libraries"
@@ -34,6 +34,7 @@ OK, NO_TESTS = 0, 5
 
 
 def main() -> int:
+    os.environ[BUILT] = str(gpu_programs())
     if os.geteuid() != 0:
         return pytest([], SELECTED)
     statuses = [pytest([], ALONE, "-n", "0"), pytest([], OF_ROOT), as_other_user(OF_OTHERS)]
@@ -48,7 +49,7 @@ def as_other_user(selected: str) -> int:
         for path in (folder, *folder.rglob("*")):
             os.chown(path, USER, USER, follow_symlinks=False)
     with tempfile.TemporaryDirectory(prefix="baton-user-") as folder:
-        return pytest([*as_ordinary_user(Path(folder)), "env", f"{MACHINE}={gpu_machine()}"], selected)
+        return pytest(as_ordinary_user(Path(folder)), selected)
 
 
 def pytest(prefix: list[str], selected: str, *options: str) -> int:

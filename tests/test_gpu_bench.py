@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from end_to_end.gpu_programs import gpu_machine
+from end_to_end.gpu_programs import gpu_program
 
 ROOT = Path(__file__).parent.parent
 # The tests' own home folder has no compiler.
@@ -36,7 +36,7 @@ def bench(results: Path, *arguments: str, **variables: str) -> dict[str, Any]:
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A driver in host memory."""
     folder = tmp_path_factory.mktemp("machine")
-    subprocess.run([gpu_machine(), folder, str(CARD_MIB << 20)], check=True)
+    subprocess.run([gpu_program("gpu-machine"), folder, str(CARD_MIB << 20)], check=True)
     return folder
 
 
@@ -151,7 +151,7 @@ def test_a_failed_trial_of_time_sharing_is_reported_although_cells_compute(tmp_p
 PROBE = """
 import json, os, sys
 import in_the_kit, pytest
-found = {"prefix": sys.prefix, "package": in_the_kit.__file__, "timeshare": os.environ["BATON_TIMESHARE"]}
+found = {"prefix": sys.prefix, "package": in_the_kit.__file__, "programs": os.environ["BATON_TEST_GPU_PROGRAMS"]}
 open(sys.argv[sys.argv.index("--results") + 1] + ".json", "w").write(json.dumps(found))
 """
 
@@ -159,7 +159,7 @@ open(sys.argv[sys.argv.index("--results") + 1] + ".json", "w").write(json.dumps(
 def test_the_first_day_installs_the_kit_that_make_packs(tmp_path: Path) -> None:
     """Without a compiler or a registry, and beside the packages of this Python."""
     packs = subprocess.run(["make", "-n", "gpu-kit"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
-    (folder,) = re.findall(r"^cp target/release/examples/timeshare (\S+)/$", packs, re.MULTILINE)
+    (folder,) = re.findall(r"^cp target/release/gpu-timeshare (\S+)/$", packs, re.MULTILINE)
     assert f"--wheel-dir {folder} ." in packs
     assert f"--dest {folder} " in packs
 
@@ -182,7 +182,7 @@ def test_the_first_day_installs_the_kit_that_make_packs(tmp_path: Path) -> None:
     installed = tmp_path / "target/gpu-first-day"
     assert Path(found["prefix"]) == installed
     assert Path(found["package"]).is_relative_to(installed)
-    assert Path(found["timeshare"]) == kit / "timeshare"
+    assert Path(found["programs"]) == kit
 
 
 def test_the_first_day_reports_that_it_cannot_begin(tmp_path: Path) -> None:

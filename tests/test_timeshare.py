@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from end_to_end import Kernel, Service
-from end_to_end.gpu_programs import gpu_machine
+from end_to_end.gpu_programs import gpu_program
 from end_to_end.restricted import WITHOUT_USER_NAMESPACES
 from end_to_end.service import BINARY, run_binary
 from end_to_end.waiting import wait_until
@@ -90,7 +90,7 @@ def machine(service: Service, cards: list[int]) -> Path:
     driver, folder = driver_of(service), service.place.work / "gpu"
     driver.mkdir()
     folder.mkdir()
-    subprocess.run([gpu_machine(), driver, *(str(mebibytes << 20) for mebibytes in cards)], check=True)
+    subprocess.run([gpu_program("gpu-machine"), driver, *(str(mebibytes << 20) for mebibytes in cards)], check=True)
     for card in list(driver.glob("card*")):
         card.symlink_to(card.rename(folder / card.name))  # the driver's monitoring looks for it here
     return folder

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import subprocess
 import tempfile
@@ -17,9 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from programs import ROOT, against
+from programs import against
 
 import measuring  # isort: skip
+from end_to_end.gpu_programs import gpu_program  # isort: skip
 from end_to_end.timeshare import timeshare  # isort: skip
 
 CARD_BYTES = 64 << 20
@@ -38,7 +38,6 @@ QUANTUM_MS = 30
 LONG_KERNEL = "sleep_2000ms"
 HOST_LACKS_BYTES = 8 << 20
 OUT_OF_MEMORY = 2
-CARGO = ("cargo", "build", "--quiet", "--locked", "--message-format=json", "-p", "baton-gpu-tests")
 
 
 def main() -> None:
@@ -48,8 +47,8 @@ def main() -> None:
     rows: dict[str, dict[str, Any]] = {}
     verdict: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([built("gpu-machine"), folder, str(CARD_BYTES)], check=True)
-        client = built("gpu-client")
+        subprocess.run([gpu_program("gpu-machine"), folder, str(CARD_BYTES)], check=True)
+        client = gpu_program("gpu-client")
         pairs(rows, verdict, folder, client)
         launches(rows, verdict, folder, client)
         for mebibytes in (32, 40, 56):
@@ -59,7 +58,7 @@ def main() -> None:
         unused_memory(rows, verdict, folder, client)
         allocation_beside_a_kernel(rows, verdict, folder, client)
         full_host(rows, verdict, folder, client)
-        monitoring(rows, verdict, folder, client, built("gpu-monitor"))
+        monitoring(rows, verdict, folder, client, gpu_program("gpu-monitor"))
     columns = dict.fromkeys(column for row in rows.values() for column in row)
     in_columns = {what: {column: row.get(column, "") for column in columns} for what, row in rows.items()}
     measuring.report("gpu-counts", in_columns, verdict)
@@ -228,12 +227,6 @@ def shown(folder: str, monitor: str, extra: dict[str, str]) -> list[int]:
         [monitor], env=environment(folder, extra), check=True, stdout=subprocess.PIPE, text=True
     ).stdout
     return list(map(int, output.split()))
-
-
-def built(name: str) -> str:
-    lines = subprocess.run([*CARGO, "--bin", name], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
-    (found,) = filter(None, (json.loads(line).get("executable") for line in lines.splitlines()))
-    return str(found)
 
 
 def environment(folder: str, extra: dict[str, str]) -> dict[str, str]:

@@ -23,7 +23,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 KIT = ROOT / "dist/gpu-kit"
 VENV = ROOT / "target/gpu-first-day"
-TIMESHARE = "timeshare"
 # The most informative parts come first.
 PARTS = "notebooks,frameworks,probe,handover,big_50,small_50"
 LEFT_FOR_ENDING_SECONDS = 10
@@ -82,18 +81,6 @@ def ready() -> tuple[Path, dict[str, str]]:
     if not KIT.exists():
         built = ["make", "PROFILE=release", ".venv/.installed-release", ".venv/.requirements-test"]
         subprocess.run([*built, ".venv/.requirements-cuda"], cwd=ROOT, check=True)
-        timeshare = [
-            "cargo",
-            "build",
-            "--quiet",
-            "--release",
-            "--locked",
-            "-p",
-            "baton-gpu-tests",
-            "--example",
-            TIMESHARE,
-        ]
-        subprocess.run(timeshare, cwd=ROOT, check=True)
         return ROOT / ".venv/bin/python", {"PROFILE": "release"}
     python = VENV / "bin/python"
     if not python.exists():
@@ -111,7 +98,7 @@ def ready() -> tuple[Path, dict[str, str]]:
         raise NotReady(f"there are no wheels in {KIT}")
     install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps"]
     subprocess.run([*install, "--ignore-installed", *wheels], check=True)
-    return python, {"BATON_TIMESHARE": str(KIT / TIMESHARE)}
+    return python, {"BATON_TEST_GPU_PROGRAMS": str(KIT)}
 
 
 def tell_failure(results: Path, what: str) -> None:

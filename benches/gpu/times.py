@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from counts import BUFFER_BYTES, CARD_BYTES, QUANTUM_MS, built, program, two_programs
+from counts import BUFFER_BYTES, CARD_BYTES, QUANTUM_MS, program, two_programs
 
 import measuring  # isort: skip
+from end_to_end.gpu_programs import gpu_program  # isort: skip
 from end_to_end.timeshare import timeshare  # isort: skip
 
 PAIRS = 200
@@ -39,8 +40,8 @@ def main() -> None:
     measuring.RESULTS = arguments.results
     rows: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        subprocess.run([built("gpu-machine"), folder, str(CARD_BYTES)], check=True)
-        client = built("gpu-client")
+        subprocess.run([gpu_program("gpu-machine"), folder, str(CARD_BYTES)], check=True)
+        client = gpu_program("gpu-client")
         ends = stack.enter_context(timeshare(1, CARD_BYTES, CARD_BYTES))
         alone, shared = (stack.enter_context(program(folder, client, one)) for one in ({}, ends.environment(1)))
         sides = {"the driver itself": alone, "in turns": shared}

@@ -42,7 +42,7 @@ pub use self::mode::GpuMode;
 pub(crate) use self::mode::{Part, Sharing, session_memory};
 pub(crate) use self::monitor::{CUDA_VISIBLE_DEVICES, lost};
 pub use self::monitor::{
-    MONITORING, Monitored, Reading, each, gpus, monitor, slices, smallest_slice,
+    MONITORING, Monitored, ProgramMemory, Reading, each, gpus, monitor, slices, smallest_slice,
 };
 pub(crate) use self::program::ProgramError;
 pub use self::timeshare::{driver_is_here, try_time_sharing};

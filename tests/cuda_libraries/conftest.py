@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 from cuda_libraries.machines import SEED, Machine, machine_with
-from end_to_end.gpu_programs import built, gpu_machine
+from end_to_end.gpu_programs import gpu_program
 
 
 @pytest.fixture(scope="session")
 def make() -> str:
-    """The program that creates machines. The worker's end is built, too."""
-    built("--example", "timeshare")
-    return gpu_machine()
+    """The program that creates machines."""
+    return gpu_program("gpu-machine")
 
 
 @pytest.fixture

@@ -72,8 +72,9 @@ import jax
 import jax.numpy as jnp
 
 assert jax.default_backend() == "gpu"
-# XLA tries variants of a program with a copy of its arguments, so each array is a small part.
-PARTS = 16
+# XLA tries variants of a program with a copy of its arguments, so each array is a small part. Its allocator asks the
+# driver for sizes that are powers of two, and wastes least of them if the arrays are, too.
+PARTS = count // 2**24
 memory = [jnp.full(count // PARTS, number, dtype=jnp.float32) for _ in range(PARTS)]
 
 def finish():

@@ -1,4 +1,4 @@
-"""Programs of `tests/gpu/`: a CUDA driver in host memory, and what runs on it."""
+"""Programs of `tests/gpu/`: a CUDA driver in host memory, what runs on it, and the worker's end of time-sharing."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from typing import Any
 from end_to_end.place import OUTER_ENVIRONMENT
 
 ROOT = Path(__file__).parents[2]
-MACHINE = "BATON_TEST_GPU_MACHINE"
-"""The path of `gpu_machine()`, for a user who cannot build it."""
+BUILT = "BATON_TEST_GPU_PROGRAMS"
+"""The folder of the programs, for users and machines that cannot build them."""
+
+
+def gpu_program(name: str) -> str:
+    """The path of a program, such as `gpu-machine`."""
+    return str(gpu_programs() / name)
 
 
 @cache
-def gpu_machine() -> str:
-    """The program that creates machines with GPUs. It is built once, because cargo waits for other builds each time."""
-    return OUTER_ENVIRONMENT.get(MACHINE) or built("--bin", "gpu-machine")
-
-
-def built(kind: str, name: str) -> str:
-    """The path of a program, which is built if it is not up to date. `kind`: `--bin` or `--example`."""
-    command = ["cargo", "build", "--quiet", "--locked", "--message-format=json", "-p", "baton-gpu-tests", kind, name]
+def gpu_programs() -> Path:
+    """The folder of the programs. They are built once, because cargo waits for other builds each time."""
+    if BUILT in OUTER_ENVIRONMENT:
+        return Path(OUTER_ENVIRONMENT[BUILT])
+    profile = OUTER_ENVIRONMENT.get("PROFILE", "dev")
+    command = ["cargo", "build", "--quiet", "--locked", "--profile", profile, "--message-format=json"]
     # The tests' own home folder has no compiler.
     options: dict[str, Any] = {"cwd": ROOT, "env": OUTER_ENVIRONMENT, "check": True, "stdout": subprocess.PIPE}
-    lines = subprocess.run(command, text=True, **options).stdout.splitlines()
-    (program,) = filter(None, (json.loads(line).get("executable") for line in lines))
-    return str(program)
+    built = subprocess.run([*command, "-p", "baton-gpu-tests", "--bins"], text=True, **options).stdout.splitlines()
+    programs = [Path(program) for line in built if (program := json.loads(line).get("executable"))]
+    return programs[0].parent

@@ -1,4 +1,4 @@
-"""Programs that time-share a GPU without notebooks: the worker's end of `tests/gpu/examples/timeshare.rs`."""
+"""Programs that time-share a GPU without notebooks: the worker's end of `tests/gpu/src/bin/timeshare.rs`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from end_to_end.gpu_programs import gpu_program
 from end_to_end.place import OUTER_ENVIRONMENT
-
-ROOT = Path(__file__).parent.parent.parent
-BUILT = "BATON_TIMESHARE"
-"""The path of the program, on a machine that cannot build it."""
 
 
 class Timeshare:
@@ -66,17 +62,12 @@ def timeshare(
     With a seed, memory moves at every opportunity, needed or not. Without `pins_ahead`, host memory is made and pinned
     only while memory moves.
     """
-    profile = OUTER_ENVIRONMENT.get("PROFILE", "dev")
-    command = ["cargo", "run", "--quiet", "--locked", "--profile", profile]
-    command += ["-p", "baton-gpu-tests", "--example", "timeshare", "--"]
-    if BUILT in OUTER_ENVIRONMENT:
-        command = [OUTER_ENVIRONMENT[BUILT]]
     with tempfile.TemporaryDirectory() as folder:
         numbers = [sessions, cap_bytes, host_bytes, *(one for one in (quantum_ms, seed) if one is not None)]
-        command += [folder, *map(str, numbers), *([] if pins_ahead else ["--no-pins-ahead"])]
+        command = [gpu_program("gpu-timeshare"), folder, *map(str, numbers)]
+        command += [] if pins_ahead else ["--no-pins-ahead"]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        # The tests' own home folder has no compiler.
-        with subprocess.Popen(command, cwd=ROOT, env=OUTER_ENVIRONMENT, **pipes) as process:
+        with subprocess.Popen(command, env=OUTER_ENVIRONMENT, **pipes) as process:
             try:
                 yield Timeshare(process, folder)
             finally:

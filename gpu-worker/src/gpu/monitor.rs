@@ -14,8 +14,10 @@ use baton_protocol::{
 };
 use nix::unistd::Pid;
 use nvml_wrapper::{
-    Device, Nvml, enums::device::UsedGpuMemory, error::NvmlError,
-    struct_wrappers::device::ProcessInfo,
+    Device, Nvml,
+    enums::device::UsedGpuMemory,
+    error::NvmlError,
+    struct_wrappers::device::{MemoryInfo, ProcessInfo},
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -43,6 +45,8 @@ const NEW_READING: Duration = Duration::from_secs(10);
 pub struct Reading {
     pub gpus: Vec<GpuLoad>,
     /// In the same order.
+    pub memory: Vec<ProgramMemory>,
+    /// In the same order.
     pub hardware: Vec<Hardware>,
     /// In the same order: the processes that have a context, and how many bytes each has; `None` if the driver does
     /// not report that.
@@ -53,6 +57,13 @@ pub struct Reading {
     pub driver: Option<String>,
     /// Why a GPU can no longer be used until it is repaired.
     pub lost: Option<String>,
+}
+
+/// The memory of a GPU without what the driver keeps for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProgramMemory {
+    pub total_bytes: u64,
+    pub free_bytes: u64,
 }
 
 /// One GPU, as the monitoring sees it.
@@ -78,19 +89,17 @@ impl Monitored {
     }
 
     pub(super) fn memory_bytes(&self) -> Option<u64> {
-        self.asked(|gpu| gpu.memory_total_bytes)
+        self.asked(|reading, place| reading.memory.get(place).map(|one| one.total_bytes))
     }
 
     pub(super) fn free_bytes(&self) -> Option<u64> {
-        self.asked(|gpu| gpu.memory_total_bytes.saturating_sub(gpu.memory_used_bytes))
+        self.asked(|reading, place| reading.memory.get(place).map(|one| one.free_bytes))
     }
 
     /// The processes that have a context on it, and how many bytes each has; see [`Reading::processes`].
     pub(super) fn processes(&self) -> HashMap<Pid, Option<u64>> {
-        let reading = self.reading.borrow();
-        let place = self.place_in(&reading);
-        let processes = place.and_then(|place| reading.processes.get(place));
-        processes.cloned().unwrap_or_default()
+        let processes = self.asked(|reading, place| reading.processes.get(place).cloned());
+        processes.unwrap_or_default()
     }
 
     /// Waits for a reading that began after this call.
@@ -108,14 +117,12 @@ impl Monitored {
         }
     }
 
-    fn asked(&self, what: impl FnOnce(&GpuLoad) -> u64) -> Option<u64> {
+    /// `what` takes a reading and the GPU's place in its lists.
+    fn asked<T>(&self, what: impl FnOnce(&Reading, usize) -> Option<T>) -> Option<T> {
         let reading = self.reading.borrow();
-        reading.gpus.get(self.place_in(&reading)?).map(what)
-    }
-
-    fn place_in(&self, reading: &Reading) -> Option<usize> {
         let mut all = reading.hardware.iter();
-        all.position(|hardware| *hardware == self.hardware)
+        let place = all.position(|hardware| *hardware == self.hardware)?;
+        what(&reading, place)
     }
 }
 
@@ -251,20 +258,25 @@ fn read(nvml: &Nvml, library: &OsStr, visible: Option<&str>) -> Reading {
     for (index, device) in (0..).zip(devices(nvml, visible)) {
         let asked = device.and_then(|device| {
             let hardware = Hardware::of(&device, library)?;
-            let processes = with_context(&device);
+            let memory = device.memory_info()?;
             Ok((
                 hardware,
-                processes,
+                with_context(&device),
                 capability(&device),
-                load(index, &device)?,
+                load(index, &device, &memory)?,
+                ProgramMemory {
+                    total_bytes: memory.total.saturating_sub(memory.reserved),
+                    free_bytes: memory.free,
+                },
             ))
         });
         match asked {
-            Ok((hardware, processes, capability, gpu)) => {
+            Ok((hardware, processes, capability, gpu, memory)) => {
                 reading.hardware.push(hardware);
                 reading.processes.push(processes);
                 reading.capabilities.push(capability);
                 reading.gpus.push(gpu);
+                reading.memory.push(memory);
             }
             Err(error) if is_loss(&error) => reading.lost = Some(format!("GPU {index}: {error}")),
             // This worker may not be permitted to use it.
@@ -302,8 +314,7 @@ fn capability(device: &Device<'_>) -> Option<ComputeCapability> {
     })
 }
 
-fn load(index: u32, device: &Device<'_>) -> Result<GpuLoad, NvmlError> {
-    let memory = device.memory_info()?;
+fn load(index: u32, device: &Device<'_>, memory: &MemoryInfo) -> Result<GpuLoad, NvmlError> {
     let rates = device.utilization_rates();
     Ok(GpuLoad {
         index,

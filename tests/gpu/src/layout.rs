@@ -15,6 +15,9 @@ pub fn card_at(first: &Path, number: usize) -> PathBuf {
     }
 }
 
+/// What the driver keeps of a card for itself, in addition to the memory of programs.
+pub const RESERVED_BYTES: u64 = 24 << 20;
+
 /// Indices of numbers.
 pub const MEMORY: usize = 0;
 pub const OVERLAPS: usize = 1;

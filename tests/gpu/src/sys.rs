@@ -60,6 +60,7 @@ macro_rules! call_at {
 }
 
 mod contexts;
+mod mapping;
 
 impl Driver {
     /// Opens the driver, and makes the first device's primary context this thread's context.
@@ -76,19 +77,6 @@ impl Driver {
         call!(driver, "cuInit", 0 => u32)?;
         driver.retain()?;
         Ok(driver)
-    }
-
-    /// Creates memory without an address, at a place of this kind.
-    ///
-    /// # Errors
-    /// The error code that the driver returns.
-    pub fn create_piece(&self, place: i32, bytes: usize) -> Answer {
-        let (mut handle, mut properties) = (0, [0; 8]);
-        (properties[0], properties[2]) = (1, place);
-        call!(
-            self, "cuMemCreate", &raw mut handle => *mut u64, bytes => usize, properties.as_ptr() => *const i32,
-            0 => u64
-        )
     }
 
     /// Uses the driver's own look-up function, which is found through the loader.

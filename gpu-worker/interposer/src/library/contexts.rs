@@ -68,15 +68,25 @@ impl Contexts {
 
 /// Calls `end`, which may end these contexts; one has ended if `end` succeeds and `is_over` then returns `true` for
 /// it. This library's own objects in the contexts are released first, because a handle from an ended context may
-/// crash the driver.
+/// crash the driver. Memory that outlives its context must be on the GPU then, because nothing can move it back later.
 pub(super) fn end(
     process: &Process,
     contexts: &[Context],
     end: impl FnOnce() -> Code,
     is_over: impl Fn(Context) -> bool,
 ) -> Code {
-    let agent_uses_none = process.contexts.endings.write();
-    let agent_uses_none = agent_uses_none.unwrap_or_else(PoisonError::into_inner);
+    let agent_uses_none = loop {
+        let agent_uses_none = process.contexts.endings.write();
+        let agent_uses_none = agent_uses_none.unwrap_or_else(PoisonError::into_inner);
+        if !has_away_that_stays(process, contexts) {
+            break agent_uses_none;
+        }
+        drop(agent_uses_none);
+        let code = process.ask(|| SUCCESS);
+        if code != SUCCESS {
+            return code;
+        }
+    };
     for context in contexts {
         process.windows.forget(*context);
         process.marks().retain(|mark| mark.context() != *context);
@@ -94,16 +104,20 @@ pub(super) fn end(
     code
 }
 
+/// Whether memory is on the host that outlives one of these contexts.
+fn has_away_that_stays(process: &Process, contexts: &[Context]) -> bool {
+    let memory = process.memory();
+    let is_away = process.gate.is_in_use() && memory.is_away();
+    is_away && contexts.iter().any(|one| memory.has_pieces_in(*one))
+}
+
 fn forget(process: &Process, context: Context) {
     process.contexts.forget(context);
-    let mut memory = process.memory();
-    let fixed_bytes = memory.fixed_bytes();
-    let freed = memory.forget(context);
-    process
-        .pools
-        .retain(|address| memory.context_of(address).is_some());
-    process.report_shrank(freed);
-    if memory.fixed_bytes() != fixed_bytes {
-        process.report_fixed(&memory);
-    }
+    process.change(|memory| {
+        let freed = memory.forget(context);
+        process
+            .pools
+            .retain(|address| memory.context_of(address).is_some());
+        (freed, ())
+    });
 }

@@ -5,7 +5,7 @@
 //!
 //! **Invariant:** pure; addresses that are handed out do not overlap.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The unit in which the driver maps memory.
 pub(super) const GRANULE_BYTES: u64 = 2 << 20;
@@ -21,12 +21,13 @@ const LARGEST_SHARED_BYTES: u64 = 32 << 20;
 #[derive(Debug)]
 pub(super) struct Heap {
     regions: BTreeMap<u64, Region>,
+    /// The addresses of regions that small allocations share.
+    shared: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
 struct Region {
     bytes: u64,
-    is_shared: bool,
     /// The size of each allocation, by its address.
     used: BTreeMap<u64, u64>,
     holes: BTreeMap<u64, u64>,
@@ -38,10 +39,27 @@ pub(super) struct Range {
     pub(super) bytes: u64,
 }
 
+impl Range {
+    pub(super) fn contains(self, address: u64) -> bool {
+        address >= self.address && address - self.address < self.bytes
+    }
+
+    /// What lies in both.
+    pub(super) fn common(self, other: Self) -> Option<Self> {
+        let address = self.address.max(other.address);
+        let end = (self.address + self.bytes).min(other.address + other.bytes);
+        (address < end).then(|| Self {
+            address,
+            bytes: end - address,
+        })
+    }
+}
+
 impl Heap {
     pub(super) const fn empty() -> Self {
         Self {
             regions: BTreeMap::new(),
+            shared: BTreeSet::new(),
         }
     }
 
@@ -50,8 +68,9 @@ impl Heap {
         if bytes >= LARGE_BYTES {
             return None;
         }
-        let shared = self.regions.values_mut().filter(|region| region.is_shared);
-        shared.into_iter().find_map(|region| region.place(bytes))
+        let regions = &mut self.regions;
+        let mut shared = self.shared.iter();
+        shared.find_map(|address| regions.get_mut(address)?.place(bytes))
     }
 
     /// The size of the region to create for an allocation for which no region has room.
@@ -59,7 +78,10 @@ impl Heap {
         if bytes >= LARGE_BYTES {
             return bytes.next_multiple_of(GRANULE_BYTES);
         }
-        let shared = self.regions.values().filter(|region| region.is_shared);
+        let shared = self
+            .shared
+            .iter()
+            .filter_map(|address| self.regions.get(address));
         let so_far: u64 = shared.map(|region| region.bytes).sum();
         so_far.clamp(GRANULE_BYTES, LARGEST_SHARED_BYTES)
     }
@@ -93,10 +115,12 @@ impl Heap {
     pub(super) fn add(&mut self, region: Range, bytes: u64) -> u64 {
         let mut added = Region {
             bytes: region.bytes,
-            is_shared: bytes < LARGE_BYTES,
             used: BTreeMap::new(),
             holes: BTreeMap::from([(region.address, region.bytes)]),
         };
+        if bytes < LARGE_BYTES {
+            self.shared.insert(region.address);
+        }
         let address = added.place(bytes).expect("it was made for that");
         self.regions.insert(region.address, added);
         address
@@ -113,6 +137,7 @@ impl Heap {
         }
         let bytes = region.bytes;
         self.regions.remove(&base);
+        self.shared.remove(&base);
         Some(Some(Range {
             address: base,
             bytes,

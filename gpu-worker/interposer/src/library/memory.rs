@@ -4,6 +4,7 @@
 //! one. So no more leaves than others need, and the room of the first chunk is available before the last has
 //! left. Memory that cannot move is only counted.
 
+mod pieces;
 mod region;
 
 use self::region::{Chunk, Region, first_error};
@@ -18,12 +19,18 @@ use super::{
 };
 use std::{
     collections::{BTreeMap, VecDeque},
+    ops::AddAssign,
     sync::atomic::AtomicUsize,
     thread,
 };
 
+pub(super) use self::pieces::{Pieces, is_handle};
+
 /// How many chunks are copied before the first of them is returned to the driver.
 const COPIES_AHEAD: usize = 2;
+
+/// By their addresses.
+pub(super) type Regions = BTreeMap<u64, Region>;
 
 /// A chunk, by its region's address and its index there.
 type ChunkKey = (u64, usize);
@@ -31,7 +38,7 @@ type ChunkKey = (u64, usize);
 #[derive(Debug)]
 pub(super) struct Memory {
     heap: Heap,
-    regions: BTreeMap<u64, Region>,
+    regions: Regions,
     /// Part or all of the memory is not on the GPU, so the session cannot compute.
     is_away: bool,
     bytes: u64,
@@ -42,6 +49,7 @@ pub(super) struct Memory {
     freed: InOrder,
     /// Streams for moves, one for each context.
     streams: BTreeMap<Context, Stream>,
+    pieces: Pieces,
 }
 
 /// The outcome of a swap-out.
@@ -62,6 +70,13 @@ pub(super) struct Freed {
     pub(super) away_bytes: u64,
 }
 
+impl AddAssign for Freed {
+    fn add_assign(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.away_bytes += other.away_bytes;
+    }
+}
+
 #[derive(Debug)]
 struct Fixed {
     bytes: u64,
@@ -80,6 +95,7 @@ impl Memory {
             graph_bytes: 0,
             freed: InOrder::new(),
             streams: BTreeMap::new(),
+            pieces: Pieces::new(),
         }
     }
 
@@ -89,7 +105,7 @@ impl Memory {
 
     pub(super) fn fixed_bytes(&self) -> u64 {
         let fixed: u64 = self.fixed.values().map(|fixed| fixed.bytes).sum();
-        fixed + self.graph_bytes
+        fixed + self.graph_bytes + self.pieces.fixed_bytes()
     }
 
     pub(super) fn is_away(&self) -> bool {
@@ -107,9 +123,10 @@ impl Memory {
         largest.map_or(0, |region| driver::free_bytes(region.context))
     }
 
-    /// The allocation in which an address lies.
+    /// The allocation or view in which an address lies.
     pub(super) fn find(&self, address: u64) -> Option<Range> {
-        self.heap.find(address)
+        let view = self.pieces.view_at(&self.regions, address);
+        view.map_or_else(|| self.heap.find(address), |(view, _)| Some(view))
     }
 
     /// The context of the allocation that begins at an address.
@@ -161,11 +178,9 @@ impl Memory {
         let Some(emptied) = self.heap.release(address)? else {
             return Some(Freed::default());
         };
-        let mut region = self.regions.remove(&emptied.address)?;
+        let region = self.regions.remove(&emptied.address)?;
         let away_bytes = region.away_bytes();
-        // An error has no use here: memory that the driver keeps is freed when the process ends.
-        let _ = region.unback();
-        driver::unreserve(emptied.address, emptied.bytes);
+        region.release();
         self.bytes -= emptied.bytes;
         Some(Freed {
             bytes: emptied.bytes,
@@ -202,11 +217,11 @@ impl Memory {
     }
 
     fn free_all(&mut self, addresses: Vec<u64>) -> Freed {
-        let freed = addresses.into_iter().filter_map(|one| self.free(one));
-        freed.fold(Freed::default(), |sum, one| Freed {
-            bytes: sum.bytes + one.bytes,
-            away_bytes: sum.away_bytes + one.away_bytes,
-        })
+        let mut sum = Freed::default();
+        for address in addresses {
+            sum += self.free(address).unwrap_or_default();
+        }
+        sum
     }
 
     /// Records marks, so that memory freed in order can soon be released.
@@ -238,6 +253,7 @@ impl Memory {
 
     /// Frees all memory of a context that has ended.
     pub(super) fn forget(&mut self, context: Context) -> Freed {
+        let mut freed = self.fix_pieces(context);
         let addresses: Vec<u64> = (self.regions.iter())
             .filter(|(_, region)| region.context == context)
             .flat_map(|(base, _)| self.heap.allocations(*base))
@@ -249,7 +265,44 @@ impl Memory {
                 region.context = Context::NONE;
             }
         }
-        self.free_all(addresses)
+        freed += self.free_all(addresses);
+        freed
+    }
+
+    /// Returns what no longer counts as memory that moves.
+    fn fix_pieces(&mut self, context: Context) -> Freed {
+        let mut sum = Freed::default();
+        for address in self.pieces.in_context(&self.regions, context) {
+            self.heap.release(address);
+            if let Some(mut region) = self.regions.remove(&address) {
+                let (bytes, away_bytes) = (region.bytes(), region.away_bytes());
+                sum += Freed { bytes, away_bytes };
+                self.bytes -= bytes;
+                region.fix();
+                self.pieces.fix(address, region);
+            }
+        }
+        sum
+    }
+
+    /// Whether there are pieces whose memory is in this context.
+    pub(super) fn has_pieces_in(&self, context: Context) -> bool {
+        !self.pieces.in_context(&self.regions, context).is_empty()
+    }
+
+    /// Whether the program has mapped anything in this range.
+    pub(super) fn has_views_in(&self, range: Range) -> bool {
+        self.pieces.has_views_in(&self.regions, range)
+    }
+
+    /// Calls `action`, and frees the pieces that are no longer used.
+    pub(super) fn change_pieces<T>(
+        &mut self,
+        action: impl FnOnce(&mut Pieces, &mut Regions) -> T,
+    ) -> (Freed, T) {
+        let result = action(&mut self.pieces, &mut self.regions);
+        let unused = self.pieces.take_unused(&self.regions);
+        (self.free_all(unused), result)
     }
 
     pub(super) fn fix(&mut self, key: u64, bytes: u64, context: Option<Context>) {
@@ -429,10 +482,10 @@ impl Memory {
             None => self.wait_for_moves(),
         };
         let region = self.regions.get_mut(&base).expect("it was planned");
-        let chunk = &mut region.chunks[index];
-        let given = (region.context).with_if_it_lives(|| chunk.unback());
-        *sum += chunk.range.bytes;
-        left(chunk.range.bytes);
+        let given = region.unback_chunk(index);
+        let bytes = region.chunks[index].range.bytes;
+        *sum += bytes;
+        left(bytes);
         waited.and(given)
     }
 
@@ -446,8 +499,7 @@ impl Memory {
         if let Err(code) = copied {
             for (base, index) in away {
                 if let Some(region) = self.regions.get_mut(&base) {
-                    let chunk = &mut region.chunks[index];
-                    let _ = (region.context).with_if_it_lives(|| chunk.unback());
+                    let _ = region.unback_chunk(index);
                 }
             }
             return Err(code);

@@ -40,7 +40,7 @@ use drains::Drains;
 use exit::DriverUse;
 use freed::StreamOrder;
 use gate::{Entry, Gate};
-use memory::{Freed, Left, Memory};
+use memory::{Freed, Left, Memory, Pieces, Regions};
 use pools::Pools;
 use std::{
     os::fd::RawFd,
@@ -51,7 +51,8 @@ use std::{
     time::Duration,
 };
 use sys::driver::{
-    self, Code, Context, DEINITIALIZED, Event, OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT_READY, Stream,
+    self, Code, Context, DEINITIALIZED, Event, OUT_OF_MEMORY, Properties, SUCCESS,
+    SYSTEM_NOT_READY, Stream,
 };
 use timers::Timers;
 use trims::Trims;
@@ -350,6 +351,16 @@ impl Process {
         }
     }
 
+    /// Allocates memory without an address for the program, and returns its handle.
+    fn create_piece(&self, bytes: u64, properties: Properties) -> Result<u64, Code> {
+        let address = driver::in_some_context(|| self.allocate(bytes))?;
+        Ok(self.pieces(|pieces, _| pieces.add(address, properties)))
+    }
+
+    fn pieces<T>(&self, action: impl FnOnce(&mut Pieces, &mut Regions) -> T) -> T {
+        self.change(|memory| memory.change_pieces(action))
+    }
+
     /// `None` if the driver does not yet have the memory that the worker has granted, or the grant is out of
     /// date.
     fn try_to_allocate(&self, bytes: u64, place: (Context, i32)) -> Result<Option<u64>, Code> {
@@ -463,6 +474,18 @@ impl Process {
         let mut memory = self.memory();
         let freed = memory.reap(is_drained);
         self.report_shrank(freed);
+    }
+
+    /// Changes the memory, and reports what `action` has freed or fixed.
+    fn change<T>(&self, action: impl FnOnce(&mut Memory) -> (Freed, T)) -> T {
+        let mut memory = self.memory();
+        let fixed_bytes = memory.fixed_bytes();
+        let (freed, result) = action(&mut memory);
+        self.report_shrank(freed);
+        if memory.fixed_bytes() != fixed_bytes {
+            self.report_fixed(&memory);
+        }
+        result
     }
 
     /// Must be called while the memory is locked, so that a hello never counts these bytes twice.

@@ -6,9 +6,11 @@ pub(super) mod driver;
 mod event_calls;
 pub(super) mod host;
 mod look_up;
+mod mapping_calls;
 mod memory_calls;
 mod monitoring_calls;
 mod pool_calls;
+mod structures;
 mod submissions;
 mod word_calls;
 
@@ -83,6 +85,7 @@ fn wrappers() -> impl Iterator<Item = &'static Wrapper> {
         submissions::CAPTURE_BEGINS,
         submissions::CAPTURE_ENDS,
         memory_calls::WRAPPERS,
+        mapping_calls::WRAPPERS,
         pool_calls::WRAPPERS,
         context_calls::WRAPPERS,
         event_calls::WRAPPERS,

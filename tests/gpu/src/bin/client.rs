@@ -7,11 +7,17 @@ use baton_gpu_tests::sys::{
     Answer, Driver, Kernel, Refusal, at_exit, beside_child, call_loaded, in_child,
     when_asked_to_trim,
 };
+#[path = "client/mapping.rs"]
+mod mapping;
+
 use std::{
     collections::HashMap,
     ffi::{CString, c_void},
     io::{self, BufRead as _, Write as _},
-    sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
     time::Instant,
 };
 
@@ -27,6 +33,8 @@ struct Client {
     /// Contexts, each with the context in which it was created.
     contexts: Vec<(usize, usize)>,
     green: usize,
+    /// The handles of the pieces of a buffer that was mapped, by its name.
+    pieces: HashMap<String, Vec<u64>>,
 }
 
 struct Buffer {
@@ -39,7 +47,17 @@ struct Buffer {
 /// Whether the exit of this process waits for the end of standard input.
 static EXITS_SLOWLY: AtomicBool = AtomicBool::new(false);
 
+/// Pieces to release while this process exits.
+static RELEASED_AT_EXIT: Mutex<Vec<(Driver, u64)>> = Mutex::new(Vec::new());
+
 extern "C" fn exit() {
+    let released = RELEASED_AT_EXIT
+        .lock()
+        .map(|mut all| std::mem::take(&mut *all));
+    for (driver, piece) in released.unwrap_or_default() {
+        let released = driver.release_piece(piece);
+        let _ = answer(&released.map_or_else(|no| format!("error {}", no.0), |()| "ok".to_owned()));
+    }
     if EXITS_SLOWLY.load(SeqCst) {
         let _ = answer("ok exiting");
         let _ = std::fs::read("/dev/stdin");
@@ -98,6 +116,7 @@ impl Client {
             events: HashMap::new(),
             contexts: Vec::new(),
             green: 0,
+            pieces: HashMap::new(),
         })
     }
 
@@ -280,8 +299,56 @@ impl Client {
                 self.contexts.pop();
                 nothing(driver.destroy_green_context(self.green))
             }
-            ["create-piece", place, bytes] => {
-                nothing(driver.create_piece(number(place)? as i32, number(bytes)? as usize))
+            ["create-piece", place, bytes] => nothing(
+                driver
+                    .create_piece(number(place)? as i32, number(bytes)? as usize)
+                    .map(drop),
+            ),
+            ["create-piece-without-context", bytes] => {
+                let bytes = number(bytes)? as usize;
+                let thread = std::thread::spawn(move || driver.create_shareable_piece(bytes));
+                nothing(thread.join().map_err(|_| INVALID)?.map(drop))
+            }
+            ["map", name, bytes, count] => self.map(name, number(bytes)? as usize, number(count)?),
+            ["map-again", name, other] => self.map_again(name, other),
+            ["unmap", name] => self.unmap(name),
+            ["unmap-half", name] => {
+                let buffer = self.buffer(name)?;
+                nothing(driver.unmap(buffer.address, buffer.numbers * 8 / 4))
+            }
+            ["permit", name, device] => {
+                let buffer = self.buffer(name)?;
+                nothing(driver.permit(buffer.address, buffer.numbers * 8, number(device)? as i32))
+            }
+            ["map-half-over", name] => {
+                let (buffer, piece) =
+                    (self.buffer(name)?, self.pieces.get(name).ok_or(INVALID)?[0]);
+                nothing(driver.map(buffer.address, buffer.numbers * 8 / 4, piece))
+            }
+            ["map-over", name] => {
+                let (buffer, pieces) = (self.buffer(name)?, self.pieces.get(name).ok_or(INVALID)?);
+                nothing(driver.map(buffer.address, buffer.numbers * 8 / pieces.len(), pieces[0]))
+            }
+            ["unreserve", name] => {
+                let buffer = self.buffers.remove(name).ok_or(INVALID)?;
+                nothing(driver.unreserve(buffer.address, buffer.numbers * 8))
+            }
+            ["release", name] => self.release(name),
+            ["release-at-exit", name] => {
+                let piece = self.pieces.get(name).ok_or(INVALID)?[0];
+                RELEASED_AT_EXIT
+                    .lock()
+                    .map_err(|_| INVALID)?
+                    .push((driver, piece));
+                Ok(String::new())
+            }
+            ["may-write", name] => driver
+                .may_write(self.buffer(name)?.address)
+                .map(|may_write| may_write.to_string()),
+            ["hold", name] => self.hold(name),
+            ["export", name] => {
+                let pieces = self.pieces.get(name).ok_or(INVALID)?;
+                nothing(driver.export_piece(pieces[0]))
             }
             ["look-up", name, version, flags, export] => self.look_up(name, version, flags, export),
             _ => Err(INVALID),

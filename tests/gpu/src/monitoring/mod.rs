@@ -12,7 +12,7 @@ mod layout;
 mod locks;
 
 use card::Card;
-use layout::UUID;
+use layout::{RESERVED_BYTES, UUID};
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong},
     ptr::copy_nonoverlapping,
@@ -218,15 +218,16 @@ pub unsafe extern "C" fn nvmlDeviceGetName(
     put(device, NAME, text, bytes)
 }
 
-/// Total, free and used bytes.
+/// Total, free and used bytes, which include what the driver keeps for itself (`nvmlMemory_t::used`: "Sum of Reserved
+/// and Allocated device memory"). Only the second version counts that separately.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(
     device: usize,
     memory: *mut [c_ulonglong; 3],
 ) -> c_int {
     ask(device, |card| {
-        let used = used_bytes(card);
-        unsafe { *memory = [card.total_bytes, card.total_bytes - used, used] };
+        let (total, free) = (card.total_bytes + RESERVED_BYTES, card.total_bytes - used_bytes(card));
+        unsafe { *memory = [total, free, total - free] };
     })
 }
 
@@ -235,8 +236,8 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: usize, memory: *mut 
     ask(device, |card| {
         let used = used_bytes(card);
         unsafe {
-            (*memory).total = card.total_bytes;
-            (*memory).reserved = 0;
+            (*memory).total = card.total_bytes + RESERVED_BYTES;
+            (*memory).reserved = RESERVED_BYTES;
             (*memory).used = used;
             (*memory).free = card.total_bytes - used;
         }

@@ -88,6 +88,15 @@ fn memory_that_a_program_creates_on_the_host_is_not_the_gpu_s() {
         client.does(&format!("create-piece {on_host} {}", 4 * MIB));
     }
     client.does(&format!("create-piece {on_device} {bytes}"));
-    let is_fixed = |message| matches!(message, FromSession::Fixed { .. });
-    assert_eq!(hand.until(is_fixed), FromSession::Fixed { bytes });
+    let is_asked_for = |message| matches!(message, FromSession::Grew { .. });
+    assert_eq!(hand.until(is_asked_for), FromSession::Grew { bytes });
+    client.does(&format!("create-piece-without-context {bytes}"));
+    assert_eq!(hand.until(is_asked_for), FromSession::Grew { bytes });
+    let said = hand.said();
+    assert!(
+        !said
+            .iter()
+            .any(|message| matches!(message, FromSession::Fixed { .. })),
+        "{said:?}"
+    );
 }

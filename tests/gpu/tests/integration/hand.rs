@@ -139,6 +139,8 @@ fn read(stream: &mut UnixStream) -> Option<FromSession> {
 fn take_in(mut reader: UnixStream, said: &Sender<FromSession>, leases: &Mutex<Leases>) {
     let mut writer = reader.try_clone().unwrap();
     while let Some(message) = read(&mut reader) {
+        // Before the process has its answer, so that a test that waited for that finds all earlier messages.
+        let _ = said.send(message);
         match message {
             FromSession::Grew { bytes } => {
                 let _ = writer.write_all(&ToSession::Grow { bytes }.encode());
@@ -151,6 +153,5 @@ fn take_in(mut reader: UnixStream, said: &Sender<FromSession>, leases: &Mutex<Le
             }
             _ => {}
         }
-        let _ = said.send(message);
     }
 }

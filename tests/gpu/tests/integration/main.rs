@@ -4,6 +4,7 @@
 mod ends;
 mod hand;
 mod layouts;
+mod mapped;
 mod moments;
 mod monitoring;
 mod peers;

@@ -1,7 +1,10 @@
 //! What the driver's monitoring reports to a worker about its GPU.
 
 use crate::world::{Client, MIB, World, eventually};
-use baton_gpu_worker::gpu::{Hardware, MONITORING, Reading, Slice, each, gpus, monitor, slices};
+use baton_gpu_tests::layout::RESERVED_BYTES;
+use baton_gpu_worker::gpu::{
+    Hardware, MONITORING, ProgramMemory, Reading, Slice, each, gpus, monitor, slices,
+};
 use baton_interposer::wire::{DEVICE, TOKEN};
 use std::process::Command;
 use tokio::sync::watch;
@@ -43,8 +46,13 @@ fn a_worker_knows_what_its_gpu_does_and_for_whom() {
     let mut reading = world.monitor(None);
     let gpus = reading.borrow().gpus.clone();
     assert_eq!(gpus[0].name, "GPU of host memory");
-    assert_eq!(gpus[0].memory_total_bytes, 64 * MIB);
+    assert_eq!(gpus[0].memory_total_bytes, 64 * MIB + RESERVED_BYTES);
     assert_eq!((gpus[0].memory_used_bytes, &gpus[0].sessions), (0, &vec![]));
+    let memory = |free_bytes| ProgramMemory {
+        total_bytes: 64 * MIB,
+        free_bytes,
+    };
+    assert_eq!(reading.borrow().memory, [memory(64 * MIB)]);
 
     let token = world.admit(None);
     let mark = format!("{NOTEBOOK}-1");
@@ -55,6 +63,7 @@ fn a_worker_knows_what_its_gpu_does_and_for_whom() {
     });
     let gpu = &used.gpus[0];
     assert!(gpu.memory_used_bytes >= 8 * MIB);
+    assert_eq!(used.memory, [memory(64 * MIB - gpu.memory_used_bytes)]);
     let of_sessions = |reading: &Reading| -> Vec<_> {
         let sessions = reading.gpus[0].sessions.iter();
         let told = sessions.map(|one| (one.notebook, one.memory_bytes, one.utilisation_percent));
@@ -125,7 +134,7 @@ fn each_of_several_gpus_is_told_of() {
         .iter()
         .map(|gpu| gpu.memory_total_bytes)
         .collect();
-    assert_eq!(sizes, [64 * MIB, 32 * MIB]);
+    assert_eq!(sizes, [64, 32].map(|size| size * MIB + RESERVED_BYTES));
 
     let second = all[1].name.as_str();
     let token = world.admit(None);
@@ -253,7 +262,7 @@ fn a_session_is_shown_its_own_memory_and_processes() {
     let outside = shown(&world, tokens[0], &[("LD_PRELOAD", "")]);
     let unknown = shown(&world, tokens[0], &[(TOKEN, "no token")]);
     for all in [another, outside, unknown] {
-        assert_eq!(all[0], 64 * MIB);
+        assert_eq!(all[0], 64 * MIB + RESERVED_BYTES);
         assert!(all[1] >= 18 * MIB, "{all:?}");
         assert_eq!(all.len(), 9, "{all:?}");
     }

@@ -2,7 +2,11 @@
 //!
 //! A code is a plain number, because newer drivers return new ones.
 
+pub(in super::super) use super::structures::{Access, Properties};
+pub(super) use super::structures::{Location, ON_DEVICE, PINNED};
+
 use super::{
+    super::heap::Range,
     host::{RTLD_LAZY, dlopen},
     look_up::real_dlsym,
 };
@@ -177,39 +181,6 @@ driver! {
     pub(super) fn host_unregister(address: usize) = cuMemHostUnregister;
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct Location {
-    pub(super) kind: c_int,
-    pub(super) id: c_int,
-}
-
-/// Properties of an allocation. Fields that are not named are zero.
-#[repr(C)]
-pub(super) struct Properties {
-    pub(super) kind: c_int,
-    pub(super) handle_types: c_int,
-    pub(super) location: Location,
-    pub(super) _windows: *mut c_void,
-    pub(super) _flags: [u8; 8],
-}
-
-#[repr(C)]
-pub(super) struct Access {
-    pub(super) location: Location,
-    pub(super) flags: c_int,
-}
-
-impl Location {
-    /// Whether it is the host, or one of its NUMA nodes.
-    pub(super) fn is_host(self) -> bool {
-        matches!(self.kind, 2..=4)
-    }
-}
-
-pub(super) const ON_DEVICE: c_int = 1;
-pub(super) const PINNED: c_int = 1;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct Context(pub(super) usize);
 
@@ -247,6 +218,18 @@ pub(in super::super) fn current() -> Result<(Context, c_int), Code> {
         },
         code => Err(code),
     }
+}
+
+/// Runs `action` in the calling thread's context, or else in the primary one.
+pub(in super::super) fn in_some_context<T>(
+    action: impl FnOnce() -> Result<T, Code>,
+) -> Result<T, Code> {
+    if current_context().is_some() {
+        return action();
+    }
+    primary_context(ONLY_DEVICE)
+        .ok_or(INVALID_CONTEXT)?
+        .with(action)
 }
 
 pub(in super::super) fn total_bytes(device: c_int) -> u64 {
@@ -462,8 +445,8 @@ pub(in super::super) fn unreserve(address: u64, bytes: u64) {
     mem_address_free(address, bytes as usize);
 }
 
-/// Puts GPU memory behind reserved addresses. Releasing it takes the address and the returned handle.
-pub(in super::super) fn back(address: u64, bytes: u64, device: c_int) -> Result<u64, Code> {
+/// Puts GPU memory behind reserved addresses. Releasing it takes the range and the returned handle.
+pub(in super::super) fn back(range: Range, device: c_int) -> Result<u64, Code> {
     const READ_WRITE: c_int = 3;
     let location = Location {
         kind: ON_DEVICE,
@@ -474,32 +457,47 @@ pub(in super::super) fn back(address: u64, bytes: u64, device: c_int) -> Result<
         handle_types: 0,
         location,
         _windows: std::ptr::null_mut(),
-        _flags: [0; 8],
+        flags: [0; 8],
     };
     let access = Access {
         location,
         flags: READ_WRITE,
     };
-    let (mut handle, bytes) = (0, bytes as usize);
+    let (mut handle, bytes) = (0, range.bytes as usize);
     let code = mem_create(&raw mut handle, bytes, &raw const properties, 0);
     if code != SUCCESS {
         return Err(code);
     }
-    let mut code = mem_map(address, bytes, 0, handle, 0);
-    if code == SUCCESS {
-        code = mem_set_access(address, bytes, &raw const access, 1);
-        if code == SUCCESS {
-            return Ok(handle);
-        }
-        mem_unmap(address, bytes);
+    let backed = map(range, handle)
+        .and_then(|()| set_access(range, &[access]).inspect_err(|_| _ = unmap(range)));
+    if let Err(code) = backed {
+        mem_release(handle);
+        return Err(code);
     }
-    mem_release(handle);
-    Err(code)
+    Ok(handle)
 }
 
-pub(in super::super) fn unback(address: u64, bytes: u64, handle: u64) -> Result<(), Code> {
-    let unmapped = as_result(mem_unmap(address, bytes as usize));
-    unmapped.and(as_result(mem_release(handle)))
+pub(in super::super) fn unback(range: Range, handle: u64) -> Result<(), Code> {
+    unmap(range).and(as_result(mem_release(handle)))
+}
+
+/// Puts the memory of a handle, from its beginning on, behind reserved addresses.
+pub(in super::super) fn map(range: Range, handle: u64) -> Result<(), Code> {
+    as_result(mem_map(range.address, range.bytes as usize, 0, handle, 0))
+}
+
+pub(in super::super) fn unmap(range: Range) -> Result<(), Code> {
+    as_result(mem_unmap(range.address, range.bytes as usize))
+}
+
+pub(in super::super) fn set_access(range: Range, access: &[Access]) -> Result<(), Code> {
+    let (address, bytes) = (range.address, range.bytes as usize);
+    as_result(mem_set_access(
+        address,
+        bytes,
+        access.as_ptr(),
+        access.len(),
+    ))
 }
 
 /// A stream that does not wait for any other.

@@ -140,7 +140,7 @@ impl HostMemory {
 impl Drop for HostMemory {
     fn drop(&mut self) {
         if self.is_pinned {
-            driver::host_unregister(self.address);
+            driver::beside_captures(|| driver::host_unregister(self.address));
         }
         // SAFETY: these pages are this value's own.
         unsafe { munmap(self.address as *mut c_void, self.bytes) };

@@ -7,8 +7,8 @@
 use super::{
     super::PROCESS,
     driver::{
-        self, Code, Context, Export, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, PER_THREAD,
-        Properties, SUCCESS, Stream,
+        self, Code, Context, Export, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, PER_THREAD, SUCCESS,
+        Stream,
     },
     is_in_use, wrap,
 };
@@ -80,18 +80,6 @@ wrap! {
         fixed(address, bytes as u64, driver)
     }
 
-    fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const Properties, flags: u64) |driver| {
-        let _ = flags;
-        // SAFETY: the caller passes valid arguments.
-        match unsafe { properties.as_ref() }.is_some_and(|one| one.location.is_host()) {
-            true => driver(),
-            // It belongs to no context.
-            false => fixed_with(handle, bytes as u64, None, driver),
-        }
-    }
-
-    fn cuMemRelease(handle: u64) |driver| { forgetting(handle, driver()) }
-
     fn cuArrayCreate_v2(array: *mut u64, description: *const ArrayDescription) |driver| {
         // SAFETY: the caller passes valid arguments.
         let bytes = unsafe { description.as_ref() }.map_or(0, ArrayDescription::bytes);
@@ -135,11 +123,6 @@ wrap! {
     ) |driver| {
         let _ = (handle, bytes, kind, flags);
         refusing(address, "given to another device (cuMemGetHandleForAddressRange)", driver)
-    }
-
-    fn cuMemRetainAllocationHandle(handle: *mut u64, address: u64) |driver| {
-        let _ = handle;
-        refusing(address, "mapped a second time (cuMemRetainAllocationHandle)", driver)
     }
 
     fn cuMemPoolExportPointer(data: *mut c_void, address: u64) |driver| {
@@ -239,7 +222,7 @@ wrap! {
 const PITCH: usize = 512;
 
 /// Whether the interposer allocates this; the driver answers calls that make no sense.
-fn is_ours(is_nonsense: bool) -> bool {
+pub(super) fn is_ours(is_nonsense: bool) -> bool {
     is_in_use() && !is_nonsense && PROCESS.can_move()
 }
 
@@ -283,7 +266,7 @@ fn allocate(address: *mut u64, bytes: u64) -> Code {
     unsafe { give(address, PROCESS.allocate(bytes)) }
 }
 
-unsafe fn give(address: *mut u64, allocated: Result<u64, Code>) -> Code {
+pub(super) unsafe fn give(address: *mut u64, allocated: Result<u64, Code>) -> Code {
     match allocated {
         Ok(allocated) => {
             // SAFETY: the caller passes valid arguments.
@@ -300,7 +283,7 @@ pub(super) fn fixed(key: *const u64, bytes: u64, driver: impl Fn() -> Code) -> C
     fixed_with(key, bytes, context, driver)
 }
 
-fn fixed_with(
+pub(super) fn fixed_with(
     key: *const u64,
     bytes: u64,
     context: Option<Context>,
@@ -316,18 +299,22 @@ fn fixed_with(
     })
 }
 
-fn forgetting(key: u64, code: Code) -> Code {
+pub(super) fn forgetting(key: u64, code: Code) -> Code {
     if code == SUCCESS && is_in_use() {
         PROCESS.forget_fixed(key);
     }
     code
 }
 
-fn refusing(address: u64, what: &'static str, driver: impl FnOnce() -> Code) -> Code {
-    if find(address).is_none() {
-        return driver();
+pub(super) fn refusing(address: u64, what: &'static str, driver: impl FnOnce() -> Code) -> Code {
+    match find(address) {
+        Some(_) => refuse(what),
+        None => driver(),
     }
-    // Libraries probe; the reason is printed once.
+}
+
+/// Libraries probe, so the reason is printed once.
+pub(super) fn refuse(what: &'static str) -> Code {
     static PRINTED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     if !(PRINTED.lock().unwrap_or_else(PoisonError::into_inner)).insert(what) {
         return NOT_SUPPORTED;
@@ -338,7 +325,7 @@ fn refusing(address: u64, what: &'static str, driver: impl FnOnce() -> Code) -> 
     NOT_SUPPORTED
 }
 
-fn find(address: u64) -> Option<super::super::heap::Range> {
+pub(super) fn find(address: u64) -> Option<super::super::heap::Range> {
     is_in_use().then(|| PROCESS.memory().find(address))?
 }
 

@@ -97,9 +97,16 @@ fn uuid(device: usize) -> Option<String> {
     (code == SUCCESS).then(|| text.to_string_lossy().into_owned())
 }
 
-/// Replaces the total, free and used bytes of the whole GPU with the session's.
-fn narrow(device: usize, total: &mut c_ulonglong, free: &mut c_ulonglong, used: &mut c_ulonglong) {
+/// Replaces the total, reserved, free and used bytes of the whole GPU with the session's.
+fn narrow(
+    device: usize,
+    total: &mut c_ulonglong,
+    reserved: &mut c_ulonglong,
+    free: &mut c_ulonglong,
+    used: &mut c_ulonglong,
+) {
     let Some(own) = own(device) else { return };
+    *total -= std::mem::take(reserved);
     if own.cap_bytes > 0 {
         *total = own.cap_bytes.min(*total);
     }
@@ -155,7 +162,7 @@ wrap! {
         let code = real();
         // SAFETY: the library has just written there.
         if let (SUCCESS, Some(memory)) = (code, unsafe { memory.as_mut() }) {
-            narrow(device, &mut memory.total, &mut memory.free, &mut memory.used);
+            narrow(device, &mut memory.total, &mut 0, &mut memory.free, &mut memory.used);
         }
         code
     }
@@ -164,8 +171,8 @@ wrap! {
         let code = real();
         // SAFETY: the library has just written there.
         if let (SUCCESS, Some(memory)) = (code, unsafe { memory.as_mut() }) {
-            memory.reserved = 0;
-            narrow(device, &mut memory.total, &mut memory.free, &mut memory.used);
+            let MemoryV2 { total, reserved, free, used, .. } = memory;
+            narrow(device, total, reserved, free, used);
         }
         code
     }

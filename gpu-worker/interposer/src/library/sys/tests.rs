@@ -4,8 +4,8 @@
 //! calls that pass through, grouped by reason. A new name in a newer library is undecided, and fails here.
 
 use super::{
-    Wrapper, context_calls, driver, event_calls, look_up, memory_calls, monitoring_calls,
-    pool_calls, submissions, word_calls, wrappers,
+    Wrapper, context_calls, driver, event_calls, look_up, mapping_calls, memory_calls,
+    monitoring_calls, pool_calls, submissions, word_calls, wrappers,
 };
 use std::any::TypeId;
 
@@ -26,6 +26,7 @@ fn decision(name: &str) -> Option<&'static str> {
             "counted",
             &[
                 memory_calls::WRAPPERS,
+                mapping_calls::WRAPPERS,
                 pool_calls::WRAPPERS,
                 word_calls::GRAPH_MEMORY,
             ],
@@ -219,7 +220,7 @@ fn structures_are_laid_out_as_in_nvidia_s_headers() {
         handle_types = requestedHandleTypes,
         location = location,
         _windows = win32HandleMetaData,
-        _flags = allocFlags
+        flags = allocFlags
     );
     same_layout!(
         driver::Access,

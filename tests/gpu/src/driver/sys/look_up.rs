@@ -85,7 +85,8 @@ static ENTRIES: &[Entry] = entries! {
       cuDevicePrimaryCtxRetain cuDriverGetVersion cuEventCreate cuEventQuery cuEventRecord cuEventSynchronize
       cuGetErrorName cuGetErrorString cuGraphDestroy cuGraphExecDestroy cuGraphInstantiateWithFlags cuGraphLaunch
       cuInit cuLaunchHostFunc cuIpcGetMemHandle cuMemAddressFree cuMemAddressReserve cuMemAllocAsync cuMemAllocManaged
-      cuMemCreate cuMemFreeAsync cuMemFreeHost cuMemGetAllocationGranularity cuMemHostAlloc cuMemHostUnregister
+      cuMemCreate cuMemFreeAsync cuMemFreeHost cuMemGetAccess cuMemGetAllocationGranularity cuMemHostAlloc
+      cuMemHostUnregister
       cuMemMap cuMemRelease cuMemSetAccess cuMemUnmap cuMemcpy cuMemcpyAsync cuMemsetD32Async cuMemsetD8Async
       cuModuleGetFunction cuModuleLoadData cuModuleUnload cuPointerGetAttribute cuStreamCreate cuStreamEndCapture
       cuStreamIsCapturing cuStreamQuery cuStreamSynchronize cuThreadExchangeStreamCaptureMode cuCtxGetApiVersion

@@ -6,7 +6,7 @@ use super::{
     ftruncate, memfd_create, mmap, mprotect, munmap, put,
 };
 use crate::{
-    Code, ILLEGAL_ADDRESS, INVALID_VALUE, OUT_OF_MEMORY, STICKY, SUCCESS, card::card, engine, lock,
+    Code, ILLEGAL_ADDRESS, INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY, STICKY, SUCCESS, card::card, engine, lock,
 };
 use std::{
     collections::BTreeMap,
@@ -39,6 +39,13 @@ fn hold(handle: u64) -> Option<Piece> {
     let piece = pieces.get_mut(&handle)?;
     piece.holds += 1;
     Some(*piece)
+}
+
+/// The handle of the piece behind an address.
+fn mapped_at(address: u64) -> Option<u64> {
+    let mapped = lock(&MAPPED);
+    let (start, (bytes, handle)) = mapped.range(..=address).next_back()?;
+    (address < start + *bytes as u64).then_some(*handle)
 }
 
 /// The last one returns the piece to the card.
@@ -92,11 +99,17 @@ api! {
     }
 
     fn cuMemRetainAllocationHandle(handle: *mut u64, address: u64) {
-        let before = lock(&MAPPED).range(..=address).next_back().map(|(start, mapping)| (*start, *mapping));
-        let around = before.filter(|(start, (bytes, _))| address < start + *bytes as u64);
-        match around {
-            Some((_, (_, piece))) if hold(piece).is_some() => put(handle, piece),
+        match mapped_at(address) {
+            Some(piece) if hold(piece).is_some() => put(handle, piece),
             _ => INVALID_VALUE,
+        }
+    }
+
+    fn cuMemGetAccess(flags: *mut u64, _location: *const c_void, address: u64) {
+        const READ_WRITE: u64 = 3;
+        match mapped_at(address) {
+            Some(_) => put(flags, READ_WRITE),
+            None => INVALID_VALUE,
         }
     }
 
@@ -143,8 +156,18 @@ bound! {
         put(handle, number)
     }
 
+    // "the offset … must be zero" and "size … must be … the allocation's" are what NVIDIA's own Python package for the
+    // driver relies on (cuda.core, `VirtualMemoryResource`).
     fn cuMemMap(address: u64, bytes: usize, from: usize, handle: u64, _flags: u64) {
+        let is_free = lock(&MAPPED).range(address..address + bytes as u64).next().is_none();
+        if !is_free || mapped_at(address).is_some() || from != 0 || !(address as usize).is_multiple_of(GRANULE_BYTES) {
+            return INVALID_VALUE;
+        }
         let Some(piece) = hold(handle) else { return INVALID_VALUE };
+        if piece.bytes != bytes {
+            release(handle);
+            return INVALID_VALUE;
+        }
         let at = address as *mut c_void;
         if mmap(at, bytes, NO_ACCESS, SHARED | FIXED, piece.file, from as i64) as isize == -1 {
             release(handle);
@@ -154,7 +177,11 @@ bound! {
         SUCCESS
     }
 
-    fn cuMemSetAccess(address: u64, bytes: usize, _access: *const c_void, _count: usize) {
+    fn cuMemSetAccess(address: u64, bytes: usize, access: *const [c_int; 3], count: usize) {
+        let places = std::slice::from_raw_parts(access, count);
+        if places.iter().any(|[kind, id, _]| (*kind, *id) != (ON_DEVICE, 0)) {
+            return INVALID_DEVICE;
+        }
         if mprotect(address as *mut c_void, bytes, READ_WRITE) == 0 { SUCCESS } else { INVALID_VALUE }
     }
 }

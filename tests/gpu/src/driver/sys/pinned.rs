@@ -5,7 +5,7 @@
 //! `MADV_DONTFORK`).
 
 use super::{bound, pthread_atfork};
-use crate::{INVALID_VALUE, SUCCESS, card::card, context, is_initialized, lock};
+use crate::{CAPTURE_UNSUPPORTED, INVALID_VALUE, SUCCESS, card::card, context, is_initialized, lock, spoils_captures};
 use std::{
     collections::BTreeMap,
     ffi::c_uint,
@@ -33,7 +33,12 @@ bound! {
         SUCCESS
     }
 
+    // Such calls end captures of threads that do not permit them (`cuThreadExchangeStreamCaptureMode`). NVIDIA does not
+    // say which calls these are; this one, like most that free, is taken for one.
     fn cuMemHostUnregister(address: u64) {
+        if spoils_captures(false) {
+            return CAPTURE_UNSUPPORTED;
+        }
         match lock(&PINNED).remove(&address) {
             Some((bytes, _)) => {
                 card().unpinned(bytes);

@@ -1,6 +1,6 @@
 //! The worker's side for programs that time-share this machine's GPU, without notebooks; for `benches/gpu/`.
 //!
-//! `timeshare [--no-pins-ahead] FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS [SEED]]` listens in FOLDER.
+//! `gpu-timeshare [--no-pins-ahead] FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS [SEED]]` listens in FOLDER.
 //! With a quantum, all programs are equal; without one, they are cells, as in a worker. With a seed, memory
 //! moves at every opportunity, needed or not. Commands on standard input: `started N` and `ended N` begin and
 //! end a cell of session N, and `usage N` prints its usage since the last such command, as JSON. The program
@@ -25,7 +25,7 @@ fn main() -> io::Result<()> {
         [folder, numbers @ ..] if (3..=5).contains(&numbers.len()) => (folder, numbers),
         _ => {
             return Err(io::Error::other(
-                "usage: timeshare [--no-pins-ahead] FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS [SEED]]",
+                "usage: gpu-timeshare [--no-pins-ahead] FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS [SEED]]",
             ));
         }
     };
