@@ -93,6 +93,13 @@ pub(crate) struct Outgoing {
     pub(crate) close: CancellationToken,
 }
 
+impl Outgoing {
+    /// Whether the queue is less than half full. The other half is kept for the broker's own messages.
+    fn has_room_for_bulk(&self) -> bool {
+        self.frames.capacity() > self.frames.max_capacity() / 2
+    }
+}
+
 pub(crate) struct Engine {
     pub(crate) store: Store,
     pub(crate) graces: Graces,
@@ -390,7 +397,7 @@ async fn send(
         Action::ToProxy(connection, message) => connections.send(connection, &message),
         Action::ToWorker(connection, message) => connections.send(connection, &message),
         Action::Relay { from, to, message } => {
-            if !connections.try_relay(to, &message) {
+            if !connections.try_send_bulk(to, &message) {
                 tracing::warn!(
                     "A worker does not read its notebooks' messages fast enough; closing the sender's connection"
                 );
@@ -400,7 +407,7 @@ async fn send(
         Action::Forward(connection, job, events) => {
             let before = events.first().map_or(0, |event| event.number - 1);
             let message = ToProxy::Events { job, events };
-            if !connections.try_send(connection, &message) {
+            if !connections.try_send_bulk(connection, &message) {
                 dispatch.on_caught_up(connection, job, before, further);
             }
         }

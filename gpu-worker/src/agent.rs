@@ -85,6 +85,8 @@ enum Event {
     GpuWanted,
     /// No session can compute any more. Contains the reason.
     GpuLost(String),
+    /// The task of a notebook has ended.
+    TaskEnded,
     CullDue,
     /// The environments besides the worker's own Python have changed.
     EnvironmentsChanged,
@@ -124,6 +126,7 @@ impl Agent {
                 Ok(()) = waiting.changed() => Event::GpuWanted,
                 Ok(()) = offers.changed() => Event::EnvironmentsChanged,
                 reason = gpu::lost(&mut reading, &mut unserved), if agent.lost.is_none() => Event::GpuLost(reason),
+                () = agent.notebooks.task_ended() => Event::TaskEnded,
                 () = at(cull) => Event::CullDue,
                 () = agent.trial.passed() => Event::Recovered,
                 () = at(agent.leave.due()) => Event::LeaveDue,
@@ -188,6 +191,7 @@ impl Agent {
             Event::Report(report) => self.on_report(report).await,
             Event::LoadDue => self.report_load().await,
             Event::EnvironmentsChanged => self.report_environments().await,
+            Event::TaskEnded => self.forget_panicked().await,
             Event::CullDue => self.cull().await,
             Event::Recovered => self.recover().await,
             Event::GpuWanted => self.make_room().await,
@@ -383,6 +387,12 @@ impl Agent {
     }
 
     /// Ends sessions that were idle for too long.
+    async fn forget_panicked(&mut self) {
+        let before = self.notebooks.sessions();
+        self.notebooks.forget_panicked();
+        self.report_sessions(&before).await;
+    }
+
     async fn cull(&mut self) {
         let before = self.notebooks.sessions();
         self.notebooks.cull();

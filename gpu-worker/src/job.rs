@@ -6,8 +6,8 @@
 //! ```
 //!
 //! In: a job and the notebook's session, if there is one. Out: events, and the session if it can be used again.
-//! It can be used again only if its cell ended by itself and its whole state was sent. In all other cases the
-//! session is ended, because the notebook has given up the object table that both shared.
+//! It can be used again only if its whole state was sent, also after an interrupt. In all other cases the session is
+//! ended, because the notebook has given up the object table that both shared.
 
 mod cell;
 mod deferred;

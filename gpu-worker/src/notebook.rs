@@ -48,20 +48,29 @@ pub(crate) async fn serve_notebook(
     loop {
         let mut job_over = false;
         tokio::select! {
+            // What a cell left is wanted before the broker assigns the notebook's next job, so it is taken before that.
+            biased;
+            () = Salvage::wanted(salvage.as_ref()), if session.is_some() => {
+                if let (Some(salvage), Some(from)) = (salvage.take(), session.take()) {
+                    let patience = context.config.patience;
+                    let access = context.access.clone();
+                    session = salvage.take(from, patience, access).await;
+                }
+            }
             job = jobs.recv() => {
                 let Some(job) = job else {
                     return;
                 };
                 let span = tracing::error_span!("job", job.id = %job.events.job);
                 deferred.pause();
-                // The notebook has what the previous cell left, so nothing needs to be salvaged.
+                // The notebook has what the previous cell left, or the broker has asked for it already.
                 salvage = None;
                 let run = run_job(&context, session.take(), &mut deferred, &mut salvage, job);
                 session = run.instrument(span).await;
                 job_over = true;
             }
-            rest = after_cell(&mut session, !deferred.needs_session()) => {
-                match rest {
+            event = after_cell(&mut session, !deferred.needs_session()) => {
+                match event {
                     AfterCell::DeferredReady(snapshot, keeper) => deferred.on_ready(snapshot, keeper),
                     AfterCell::Ended(death) => {
                         tracing::info!(?death.status, ?death.full_disk, "A session ended while no cell ran");
@@ -70,21 +79,17 @@ pub(crate) async fn serve_notebook(
                     AfterCell::Released => session = vacate(session, reporter.notebook).await,
                 }
             }
-            () = Salvage::wanted(salvage.as_ref()), if session.is_some() => {
-                if let (Some(salvage), Some(from)) = (salvage.take(), session.take()) {
-                    let patience = context.config.patience;
-                    let access = context.access.clone();
-                    session = salvage.take(from, patience, access).await;
-                }
-            }
             sent = deferred.next() => {
                 if let (Some(session), Some(sent)) = (&mut session, sent) {
                     session.has_sent(sent);
                 }
             }
         }
-        match &session {
-            Some(session) if job_over => context.zygotes.learn(session.python(), session.kernel()),
+        match &mut session {
+            Some(session) if job_over => {
+                let changed = session.has_other_mappings().then_some(session.kernel());
+                context.zygotes.learn(session.python(), changed);
+            }
             Some(_) => {}
             None => {
                 deferred.lose_session();

@@ -134,10 +134,18 @@ pub(crate) fn resident_bytes(kernel: Pid, limit_bytes: Option<u64>) -> u64 {
 
 /// Resident bytes of one process.
 pub(crate) fn resident_of(process: Pid) -> u64 {
-    let pages = fs::read_to_string(format!("/proc/{process}/statm"))
-        .ok()
-        .and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
-    pages.unwrap_or(0) * page_bytes()
+    pages_of(process, 1).unwrap_or(0) * page_bytes()
+}
+
+/// How many pages of its address space one process has mapped.
+pub(crate) fn mapped_pages(process: Pid) -> Option<u64> {
+    pages_of(process, 0)
+}
+
+/// A number of the process's `statm`.
+fn pages_of(process: Pid, index: usize) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/statm")).ok()?;
+    text.split_whitespace().nth(index)?.parse().ok()
 }
 
 fn proportional_of(process: Pid) -> Option<u64> {

@@ -72,6 +72,8 @@ pub(crate) struct Session {
     refused_bytes: Option<u64>,
     life: Life,
     kernel: Pid,
+    /// What the kernel had mapped when [`Self::has_other_mappings`] was last asked.
+    mapped_pages: Option<u64>,
     /// The path of its Python, as the configuration or the notebook names it.
     python: PathBuf,
     mark: String,
@@ -297,6 +299,13 @@ impl Session {
 
     pub(crate) fn kernel(&self) -> Pid {
         self.kernel
+    }
+
+    /// Whether the kernel maps more or less memory than when this was last asked. A library that it has loaded since is
+    /// mapped.
+    pub(crate) fn has_other_mappings(&mut self) -> bool {
+        let mapped = processes::mapped_pages(self.kernel);
+        mapped != std::mem::replace(&mut self.mapped_pages, mapped)
     }
 
     pub(crate) fn python(&self) -> &Path {

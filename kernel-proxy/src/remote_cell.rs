@@ -166,6 +166,7 @@ impl RemoteCells {
         SavedStates {
             link: &mut self.link,
             transfer: &self.transfer,
+            session: &mut self.session,
             notebook: &self.naming.notebook,
         }
     }
@@ -204,7 +205,7 @@ impl RemoteCells {
             low => low,
         };
         let state = self.send_state(cell, run.state).await?;
-        cell.state_left = true;
+        cell.state_may_have_arrived = true;
         self.link
             .submit(Submission {
                 job: cell.job,
@@ -218,10 +219,7 @@ impl RemoteCells {
             })
             .await;
         cell.release().await?;
-        let earlier = &mut self.earlier_kernels;
-        earlier
-            .mention(cell, &transports, &self.naming, &mut self.display)
-            .await?;
+        self.earlier_kernels.look_up(&transports, &self.naming);
         let finished = self.follow(cell).await?;
         self.receive_and_apply(cell, finished).await
     }
@@ -244,14 +242,13 @@ impl RemoteCells {
                 _ => snapshot = cell.whole_state().await?,
             }
         };
+        cell.session_before = Some(session.clone());
         let transports = cell
             .connect(&mut self.link, &self.display, self.patience)
             .await?;
         let cancel = CancellationToken::new();
-        cell.session_before = Some(session.clone());
         let version = session.version;
-        let transfer = &self.transfer;
-        let sending = transfer.send(session, snapshot, &transports, &cancel);
+        let sending = self.transfer.send(session, snapshot, &transports, &cancel);
         tokio::pin!(sending);
         let mut stop = None;
         let sent = loop {
@@ -291,9 +288,9 @@ impl RemoteCells {
                     self.link.answer(cell.job, question, Answer::Files(answer)).await;
                 }
                 message = cell.reader.receive() => {
-                    let message = message?;
-                    self.on_shim_message(cell, message, &mut names, &mut silence).await?;
+                    self.on_shim_message(cell, message?, &mut names, &mut silence).await?;
                 }
+                text = self.earlier_kernels.text() => self.display.show_line(cell, &text).await?,
                 sent = names::sent(&mut names) => {
                     names = None;
                     self.session.state = Some(names::answer(cell, &self.link, sent).await?);
@@ -311,6 +308,9 @@ impl RemoteCells {
         step: Step,
         silence: &mut Silence,
     ) -> Result<Option<Finished>, Stop> {
+        if matches!(step, Step::Update(_)) {
+            silence.broker_answers();
+        }
         match step {
             Step::Update(JobUpdate::Cancelling) => silence.cancel_confirmed(),
             Step::Update(JobUpdate::Lost) => {
@@ -324,7 +324,7 @@ impl RemoteCells {
             }
             Step::Update(JobUpdate::Event(event)) => match *event {
                 JobEvent::Finished(finished) => {
-                    cell.state_left = cell.worker.is_some();
+                    cell.state_may_have_arrived = cell.worker.is_some();
                     return Ok(Some(finished));
                 }
                 event => self.on_event(cell, event).await?,
@@ -371,9 +371,10 @@ impl RemoteCells {
                 *names = Some(names::send(transfer, transports, session, state));
             }
             Some(FromNotebook::Input { call, value }) if call == cell.call => {
-                let question = cell.input.unwrap_or_default();
-                let answer = Answer::Input(value);
-                self.link.answer(cell.job, question, answer).await;
+                if let Some(question) = cell.input_question {
+                    let answer = Answer::Input(value);
+                    self.link.answer(cell.job, question, answer).await;
+                }
             }
             other => match cell.stop_of(other) {
                 Some(Stop::Cancelled) if !silence.is_down() => {
@@ -429,7 +430,7 @@ impl RemoteCells {
                 prompt,
                 password,
             } => {
-                cell.input = Some(question);
+                cell.input_question = Some(question);
                 let wanted = ToNotebook::InputWanted {
                     call,
                     prompt,
@@ -438,7 +439,7 @@ impl RemoteCells {
                 cell.writer.send(&wanted).await?;
             }
             JobEvent::NamesWanted { question, names } => {
-                cell.question = Some(question);
+                cell.names_question = Some(question);
                 let wanted = ToNotebook::NamesWanted { call, names };
                 cell.writer.send(&wanted).await?;
             }
@@ -503,8 +504,7 @@ impl RemoteCells {
         if !matches!(applied, Ok(true)) {
             file_changes::undo(files).await;
             applied?;
-            self.on_not_applied(cell).await;
-            return Ok(());
+            return self.on_not_applied(cell).await;
         }
         if let Some(files) = files {
             self.files.keep(files).await;
@@ -541,13 +541,16 @@ impl RemoteCells {
         before.replace(&mut self.link, deferred).await;
     }
 
-    /// The shim kept everything as it was before the cell.
-    async fn on_not_applied(&mut self, cell: &mut RemoteCell<'_>) {
+    /// The shim kept everything as it was before the cell, and waits until that is also true of the files.
+    async fn on_not_applied(&mut self, cell: &mut RemoteCell<'_>) -> Result<(), Stop> {
         file_changes::warn_if_not_undone(&self.files, &mut self.display, cell).await;
         self.display.close_comms(cell);
         let outcome = Some(Outcome::WorkerLost);
         self.link.give_up(cell.job, outcome).await;
         self.session.deferred.request(&self.link).await;
+        let call = cell.call;
+        cell.writer.send(&ToNotebook::Undone { call }).await?;
+        Ok(())
     }
 
     /// A cell ends without a result.
@@ -560,7 +563,7 @@ impl RemoteCells {
             .session_before
             .take()
             .or_else(|| self.session.state.take());
-        self.session.state = before.filter(|_| !cell.state_left);
+        self.session.state = before.filter(|_| !cell.state_may_have_arrived);
         let table_kept = self.session.state.is_some();
         self.naming.was_stopped = !matches!(stop, Stop::Failed(_) | Stop::Detached(_));
         // The broker decides whether the job goes on once it knows that the notebook kernel has ended.

@@ -10,8 +10,11 @@ use baton_broker_queue::{ConnectionId, Dispatch};
 use baton_broker_store::StoreError;
 use baton_protocol::{JobId, Refusal, encode, proxy::ToProxy, worker::ToWorker};
 use baton_transport::LARGEST_MESSAGE_BYTES;
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 use tokio::task::JoinSet;
+
+/// How often a reader looks whether its proxy has read enough for the next events.
+const ROOM_INTERVAL: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
 pub(super) struct Connections {
@@ -34,25 +37,15 @@ impl Connections {
         self.readers.join_next().await.map(drop)
     }
 
-    /// Returns `false` if the queue is half full. The other half is kept for the broker's own messages.
-    pub(super) fn try_relay(
+    /// Sends output, or what a notebook and a worker say to each other. Returns `false` if there is no room for that.
+    pub(super) fn try_send_bulk(
         &self,
         connection: ConnectionId,
         message: &impl serde::Serialize,
     ) -> bool {
         let open = self.open.get(&connection);
-        let has_room =
-            |outgoing: &Outgoing| outgoing.frames.capacity() > outgoing.frames.max_capacity() / 2;
-        open.is_none_or(has_room) && self.try_send(connection, message)
-    }
-
-    /// Returns `false` if the queue is full.
-    pub(super) fn try_send(
-        &self,
-        connection: ConnectionId,
-        message: &impl serde::Serialize,
-    ) -> bool {
-        self.try_send_frame(connection, || Bytes::from(encode(message)))
+        open.is_none_or(Outgoing::has_room_for_bulk)
+            && self.try_send_frame(connection, || Bytes::from(encode(message)))
     }
 
     fn try_send_frame(&self, connection: ConnectionId, frame: impl FnOnce() -> Bytes) -> bool {
@@ -144,6 +137,9 @@ impl Connections {
                 through = last.number;
                 let message = ToProxy::Events { job, events };
                 let frame = Bytes::from(encode(&message));
+                while !outgoing.has_room_for_bulk() && !outgoing.frames.is_closed() {
+                    tokio::time::sleep(ROOM_INTERVAL).await;
+                }
                 if outgoing.frames.send(frame).await.is_err() {
                     return;
                 }

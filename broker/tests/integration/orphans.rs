@@ -177,7 +177,8 @@ async fn a_kernel_that_was_only_cut_off_has_its_cell_again() {
     worker.report(job, fencing, 3, vec![salvageable()]).await;
     assert_eq!(proxy.event(job).await, salvageable());
     assert_eq!(attachable(&broker, "ada").await, []);
-    // Its changes do not fit any more, so this kernel attaches it like any other.
+    // Its changes do not fit any more, so this kernel attaches it like any other. A repeated message changes nothing.
+    proxy.send(FromProxy::Detach { job }).await;
     proxy.send(FromProxy::Detach { job }).await;
     assert_eq!(worker.next().await, ToWorker::Salvage { job });
     assert_eq!(attachable(&broker, "ada").await, [(job, Some(Outcome::Ok))]);
@@ -186,7 +187,7 @@ async fn a_kernel_that_was_only_cut_off_has_its_cell_again() {
     assert_eq!(proxy.event(job).await, salvaged());
     proxy.send(FromProxy::Applied { job }).await;
     proxy.expect_silence().await;
-    assert_eq!(proxy.closed, [job]);
+    assert_eq!(proxy.closed, [job, job, job]);
 }
 
 #[tokio::test]

@@ -321,7 +321,7 @@ async fn use_comes_as_csv() {
     let job = proxy.submit().await;
     assert_eq!(worker.run_to_end().await, job);
     proxy.events_after(job, 0).await;
-    let csv = broker.get("/people.csv?days=1").await;
+    let csv = broker.get("/people.csv?days=2").await;
     let lines: Vec<&str> = csv.lines().collect();
     assert_eq!(lines[0], "day,person,course,gpu_seconds,cells");
     assert!(

@@ -41,7 +41,7 @@ pub enum FromProxy {
         after: u64,
     },
     /// The notebook no longer waits for the job, which goes on and can be attached: an attached job, or a job of its
-    /// own that outlives its kernel.
+    /// own that outlives its kernel. Idempotent: sent again after a reconnect until `Closed` or `UnknownJob`.
     Detach {
         job: JobId,
     },
@@ -116,7 +116,7 @@ pub enum ToProxy {
     SessionEnded {
         worker: String,
     },
-    /// The answer to `Applied` and `GivenUp` once they are stored: the proxy need not repeat them.
+    /// The answer to `Applied`, `GivenUp` and `Detach` once they are stored: the proxy need not repeat them.
     Closed {
         job: JobId,
     },

@@ -89,7 +89,7 @@ pub enum FromNotebook {
         job: JobId,
     },
     /// Follows the job of an earlier kernel to its end. Ends with `Attached`, which is answered
-    /// with `Applied`, or with `Failed`.
+    /// with `Applied`, or with `StateFailed`.
     Attach(Attach),
     /// The answer to `Finished` with a delta, to `Attached` and to `DeferredState`. With an error
     /// nothing was changed.
@@ -138,6 +138,8 @@ pub enum ToNotebook {
         /// The summary of the run, shown below all of the cell's output.
         summary: Option<Output>,
     },
+    /// The answer if the shim could not apply the call's changes: its files are as they were, too.
+    Undone { call: CallId },
     /// The bytes that the delta of this call left out; the frame carries their file. Useless once
     /// another call runs.
     DeferredState { call: CallId, delta: Delta },

@@ -90,6 +90,18 @@ impl Notebooks {
         let _ = entry.jobs.send(job);
     }
 
+    /// Waits until a task has ended. Cancel safe.
+    pub(super) async fn task_ended(&mut self) {
+        if self.tasks.join_next().await.is_none() {
+            std::future::pending().await
+        }
+    }
+
+    /// Forgets notebooks whose task has panicked: their sessions are gone.
+    pub(super) fn forget_panicked(&mut self) {
+        self.entries.retain(|_, entry| !entry.jobs.is_closed());
+    }
+
     /// The entry of a notebook, unless it has another task by now.
     pub(super) fn of_task(&mut self, notebook: NotebookId, task: u64) -> Option<&mut Notebook> {
         let entry = self.entries.get_mut(&notebook);

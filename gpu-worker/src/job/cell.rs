@@ -212,8 +212,9 @@ impl Run<'_> {
         let applies = matches!(self.phase, Phase::Applying { .. });
         // Output of the session while it applies the state is shown with the cell's own output.
         let output_due = self.outputs.due(job).filter(|_| !applies);
-        // Nothing of what is here may be left out, so the session's messages stay unread. (While it applies the state,
-        // no output is sent. So it would wait for ever, and outputs are left out instead.)
+        // Nothing in a full buffer may be left out, so the session's messages stay unread, and the session waits in its
+        // next write. While it applies the state, no output is sent, so that wait would never end: surplus output is
+        // left out then.
         let must_wait = self.outputs.is_full() && !applies;
         let ignored_at = match self.phase {
             // An interrupted cell returns its changes, and that may take as long as for any other cell.

@@ -159,7 +159,7 @@ async fn memory_is_kept(kept: &mut Option<Session>, deferred: &mut Deferred) -> 
         && let Some(session) = kept
     {
         tokio::select! {
-            rest = session.after_cell(false) => match rest {
+            event = session.after_cell(false) => match event {
                 AfterCell::DeferredReady(snapshot, keeper) => deferred.on_ready(snapshot, keeper),
                 AfterCell::Ended(death) => {
                     *kept = None;

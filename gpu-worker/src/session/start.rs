@@ -135,6 +135,7 @@ pub(crate) async fn start(mut request: StartRequest<'_>) -> Result<Session, Star
         refused_bytes: None,
         life,
         kernel,
+        mapped_pages: None,
         python: request.python,
         mark,
         log,

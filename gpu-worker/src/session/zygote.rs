@@ -179,15 +179,17 @@ impl Zygotes {
         }
     }
 
-    /// Must be called when a session has run a cell. Finds out which libraries the session has loaded, so that later
-    /// sessions can have them, and prepares the next session. (Done earlier, this would take processor time from the
-    /// cell.)
-    pub(crate) fn learn(self: &Arc<Self>, python: &Path, kernel: Pid) {
+    /// Must be called when a session has run a cell. Prepares the next session. (Done earlier, this would take processor
+    /// time from the cell.)
+    ///
+    /// `changed`: the session's kernel, if its mappings have changed. Finds out which libraries it has loaded, so that
+    /// later sessions can have them.
+    pub(crate) fn learn(self: &Arc<Self>, python: &Path, changed: Option<Pid>) {
         if !self.ground.config.warm_starts {
             return;
         }
         self.prepare_next(python);
-        let has_news = lock(&self.libraries).learn(python, kernel);
+        let has_news = changed.is_some_and(|kernel| lock(&self.libraries).learn(python, kernel));
         let state = lock(&self.warm)
             .get(python)
             .map(|state| state.borrow().clone());

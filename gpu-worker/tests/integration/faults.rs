@@ -9,10 +9,7 @@ use baton_protocol::{
 };
 use bytes::Bytes;
 use serde_json::json;
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{path::Path, time::Duration};
 
 fn is_output(event: &JobEvent) -> bool {
     matches!(event, JobEvent::Output(_))
@@ -131,10 +128,8 @@ async fn a_killed_session_is_told_and_the_next_cell_asks_for_the_state() {
     let mut worker = Worker::start().await;
     let mut notebook = Notebook::new();
     let (job, pid) = waiting_cell(&mut worker, &mut notebook, "").await;
-    let killed = Instant::now();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL).unwrap();
     let ran = worker.until_finished(job).await;
-    assert!(killed.elapsed() < Duration::from_secs(2));
     assert_eq!((ran.outcome, &ran.state), (Outcome::WorkerLost, &None));
     assert!(
         ran.error_text().contains("signal 9"),

@@ -41,10 +41,11 @@ pub(crate) async fn attach(
 ) -> Result<Option<FromNotebook>, FrameError> {
     let mut cell = RemoteCell::attaching(attach, reader, writer);
     let (call, job) = (cell.call, cell.job);
-    let stop = match steps(cells, &mut cell).await {
-        Ok(()) => return Ok(None),
-        Err(stop) => stop,
-    };
+    let done = steps(cells, &mut cell).await;
+    for (call, error) in std::mem::take(&mut cell.earlier_applied) {
+        cells.session.on_applied(&cells.link, call, error).await;
+    }
+    let Err(stop) = done else { return Ok(None) };
     cells.link.detach(job).await;
     cells.display.close_comms(&mut cell);
     cells.display.end_status_line(&mut cell).await?;
@@ -95,6 +96,8 @@ async fn steps(cells: &mut RemoteCells, cell: &mut RemoteCell<'_>) -> Result<(),
         file_changes::undo(files).await;
         applied?;
         cells.link.detach(cell.job).await;
+        let call = cell.call;
+        cell.writer.send(&ToNotebook::Undone { call }).await?;
         return Ok(());
     }
     if let Some(files) = files {

@@ -1,6 +1,7 @@
 //! The running cell: what its steps share, its waits, and how the shim ends it.
 
 use super::{
+    deferred::Applied,
     display::Display,
     failure::{Failure, last_digits},
     link::{Link, Status, Transports, describe},
@@ -44,7 +45,7 @@ pub(super) struct RemoteCell<'a> {
     /// What the session holds if it did not receive the cell's state.
     pub(super) session_before: Option<SessionState>,
     /// A worker may have received the cell's state.
-    pub(super) state_left: bool,
+    pub(super) state_may_have_arrived: bool,
     /// The cell may have written files.
     pub(super) started: bool,
     /// The shim will submit the cell again.
@@ -56,13 +57,15 @@ pub(super) struct RemoteCell<'a> {
     /// Questions for a complete state that the shim has not answered yet.
     pub(super) states_wanted: VecDeque<u64>,
     /// The question that the cell last asked the student.
-    pub(super) input: Option<u64>,
-    /// The last request for names that the cell looked up.
-    pub(super) question: Option<u64>,
+    pub(super) input_question: Option<u64>,
+    /// The last question for names that the cell looked up.
+    pub(super) names_question: Option<u64>,
+    /// Like `held`, for the answer to that question.
+    pub(super) names_held: Option<Held>,
     /// Earlier calls whose output the shim wants again.
     pub(super) outputs_wanted: Vec<CallId>,
-    /// Like `held`, for the answer to that request.
-    pub(super) names_held: Option<Held>,
+    /// What the shim said of earlier cells meanwhile.
+    pub(super) earlier_applied: Vec<Applied>,
     pub(super) reader: &'a mut ShimReader,
     pub(super) writer: &'a mut ShimWriter,
 }
@@ -197,16 +200,17 @@ impl<'a> RemoteCell<'a> {
             is_stored: false,
             worker: None,
             session_before: None,
-            state_left: false,
+            state_may_have_arrived: false,
             started: false,
             withdrawn: false,
             comms: Vec::new(),
             held: None,
             states_wanted: VecDeque::new(),
-            input: None,
-            question: None,
-            outputs_wanted: Vec::new(),
+            input_question: None,
+            names_question: None,
             names_held: None,
+            outputs_wanted: Vec::new(),
+            earlier_applied: Vec::new(),
             reader,
             writer,
         }
@@ -354,14 +358,13 @@ impl<'a> RemoteCell<'a> {
         &mut self,
         link: &mut Link,
         display: &Display,
-        state: State,
-        ledger: Ledger,
+        mut state: State,
+        mut ledger: Ledger,
         patience: Duration,
     ) -> Result<Received, Stop> {
         let (began, mut backoff) = (Instant::now(), Backoff::default());
         let held = self.held.take();
-        let mut next = Some((state, ledger));
-        while let Some((state, ledger)) = next.take() {
+        loop {
             let transports = self.connect(link, display, patience).await?;
             // State in memory can be fetched only once.
             let again = matches!(state, State::Chunks(_)).then(|| (state.clone(), ledger.clone()));
@@ -376,20 +379,20 @@ impl<'a> RemoteCell<'a> {
                 }
                 Err(error) => error,
             };
-            if !error.may_pass() || began.elapsed() > patience {
+            let Some(again) = again.filter(|_| error.may_pass() && began.elapsed() <= patience)
+            else {
                 return Err(Failure::result_lost(&error, self.job).into());
-            }
+            };
             tracing::info!(
                 error = describe(&error),
                 "A cell's result could not be fetched yet"
             );
-            next = again;
+            (state, ledger) = again;
             tokio::select! {
                 () = tokio::time::sleep(backoff.next_delay()) => {}
                 stop = self.stopped() => return Err(stop),
             }
         }
-        Err(Failure::job_lost(self.job, self.started).into())
     }
 
     /// Waits until the shim has applied the changes (true), or has kept everything as it was before the cell (false).
@@ -439,6 +442,10 @@ impl<'a> RemoteCell<'a> {
             Some(FromNotebook::Ending { call }) => Some(Stop::Ending(call)),
             Some(FromNotebook::OutputWanted { call }) => {
                 self.outputs_wanted.push(call);
+                None
+            }
+            Some(FromNotebook::Applied { call, error }) => {
+                self.earlier_applied.push((call, error));
                 None
             }
             Some(unexpected) => {

@@ -26,6 +26,9 @@ use std::os::fd::AsFd;
 #[derive(Default)]
 pub(super) struct Deferred(Option<DeferredState>);
 
+/// A cell whose deferred state the shim has applied, or why it could not.
+pub(super) type Applied = (CallId, Option<String>);
+
 pub(super) struct DeferredState {
     job: JobId,
     call: CallId,

@@ -3,16 +3,15 @@
 //! them with its first `%%gpu` cell.
 
 use super::{
-    cell::{RemoteCell, Stop},
-    display::Display,
     link::{Status, Transports},
     naming::Naming,
 };
 use baton_protocol::{SavedState, api};
 use baton_transport::states;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio_util::task::AbortOnDropHandle;
 
-/// How long to ask the broker. The cell has been submitted by then and loses no time.
+/// How long to ask the broker.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The name under which a kernel that is about to end saves its variables, if it should.
@@ -21,35 +20,43 @@ pub(super) fn autosave_name(broker: &Status, naming: &Naming) -> Option<String> 
     (wanted && !naming.is_program()).then(|| saved_as(&naming.notebook))
 }
 
-/// What the notebook's earlier kernels left, which is mentioned once.
+/// What the notebook's earlier kernels left, which is looked up and mentioned once.
 #[derive(Default)]
-pub(super) struct EarlierKernels {
-    mentioned: bool,
+pub(super) enum EarlierKernels {
+    #[default]
+    Unknown,
+    /// Asking the broker, while the cell runs.
+    LookingUp(AbortOnDropHandle<Vec<String>>),
+    Mentioned,
 }
 
 impl EarlierKernels {
-    pub(super) async fn mention(
-        &mut self,
-        cell: &mut RemoteCell<'_>,
-        transports: &Transports,
-        naming: &Naming,
-        display: &mut Display,
-    ) -> Result<(), Stop> {
-        if std::mem::replace(&mut self.mentioned, true) || naming.is_program() {
-            return Ok(());
+    pub(super) fn look_up(&mut self, transports: &Transports, naming: &Naming) {
+        if matches!(self, Self::Unknown) {
+            *self = match naming.is_program() {
+                true => Self::Mentioned,
+                false => {
+                    let found = left_by_them(transports.clone(), naming.notebook.clone());
+                    Self::LookingUp(AbortOnDropHandle::new(tokio::spawn(found)))
+                }
+            };
         }
-        for line in left_by_them(cell, transports, &naming.notebook).await? {
-            display.show_line(cell, &line).await?;
+    }
+
+    /// Waits for something to mention. If the cell ends earlier, the next one mentions it. Cancel safe.
+    pub(super) async fn text(&mut self) -> String {
+        if let Self::LookingUp(found) = self {
+            let lines = found.await.unwrap_or_default();
+            *self = Self::Mentioned;
+            if !lines.is_empty() {
+                return lines.join("\n");
+            }
         }
-        Ok(())
+        std::future::pending().await
     }
 }
 
-async fn left_by_them(
-    cell: &mut RemoteCell<'_>,
-    transports: &Transports,
-    notebook: &str,
-) -> Result<Vec<String>, Stop> {
+async fn left_by_them(transports: Transports, notebook: String) -> Vec<String> {
     let states = async {
         match transports.autosave {
             true => states::all(&transports.chunks).await.unwrap_or_default(),
@@ -62,19 +69,14 @@ async fn left_by_them(
             .unwrap_or_default()
     };
     let found = async { tokio::join!(states, jobs) };
-    let (states, jobs) = tokio::select! {
-        found = tokio::time::timeout(PATIENCE, found) => found.unwrap_or_default(),
-        stop = cell.stopped() => return Err(stop),
-    };
-    let name = saved_as(notebook);
+    let found = tokio::time::timeout(PATIENCE, found).await;
+    let (states, jobs) = found.unwrap_or_default();
+    let name = saved_as(&notebook);
     let saved = states.iter().find(|state| state.name == name);
     let of_notebook = |job: &&api::AttachableJob| job.notebook == notebook;
     let left = jobs.iter().filter(of_notebook).count();
-    Ok(saved
-        .map(of_state)
-        .into_iter()
-        .chain(of_jobs(left))
-        .collect())
+    let of_states = saved.map(of_state).into_iter();
+    of_states.chain(of_jobs(left)).collect()
 }
 
 /// The name of the saved state for the notebook with this file name.

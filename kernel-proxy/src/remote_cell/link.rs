@@ -50,7 +50,6 @@ enum Command {
     Submit(Box<Submission>),
     /// Follow a job of an earlier kernel from its beginning.
     Attach(JobId),
-    Detach(JobId),
     Send(Box<FromProxy>),
     /// Answers the job's question with this number. Repeated after each reconnect, and when the worker repeats the
     /// question.
@@ -125,7 +124,8 @@ impl Link {
 
     /// Stops following the attached job, which goes on; another kernel may attach it.
     pub(super) async fn detach(&self, job: JobId) {
-        self.command(Command::Detach(job)).await;
+        let message = FromProxy::Detach { job };
+        self.command(Command::Final(job, Box::new(message))).await;
     }
 
     pub(super) async fn send(&self, message: FromProxy) {
@@ -142,14 +142,14 @@ impl Link {
 
     /// Ends a job whose result is not used. `outcome` is what the student was told; `None` if the cell is submitted again.
     pub(super) async fn give_up(&self, job: JobId, outcome: Option<Outcome>) {
-        let word = FromProxy::GivenUp { job, outcome };
-        self.command(Command::Final(job, Box::new(word))).await;
+        let message = FromProxy::GivenUp { job, outcome };
+        self.command(Command::Final(job, Box::new(message))).await;
     }
 
     /// Ends a job whose changes are applied, or never will be.
     pub(super) async fn applied(&self, job: JobId) {
-        let word = FromProxy::Applied { job };
-        self.command(Command::Final(job, Box::new(word))).await;
+        let message = FromProxy::Applied { job };
+        self.command(Command::Final(job, Box::new(message))).await;
     }
 
     pub(super) fn status(&self) -> Status {

@@ -56,9 +56,10 @@ pub(super) async fn answer(
 ) -> Result<SessionState, Stop> {
     let sent = sent.map_err(|error| Failure::transfer(&error, cell.job))?;
     cell.names_held = sent.held;
-    let question = cell.question.unwrap_or_default();
-    link.answer(cell.job, question, Answer::Names(sent.state))
-        .await;
+    if let Some(question) = cell.names_question {
+        let answer = Answer::Names(sent.state);
+        link.answer(cell.job, question, answer).await;
+    }
     cell.release().await?;
     Ok(SessionState::after(base, sent.ledger))
 }

@@ -159,9 +159,9 @@ impl NotebookFiles {
 
     /// Makes a cell's changes final.
     pub(super) async fn keep(&mut self, committed: Committed) {
-        // In a blocking task, because dropping it removes a folder.
-        if let Err(error) = spawn_blocking(move || drop(committed)).await {
-            tracing::error!(%error, "Failed to remove the folder of arriving files");
+        // In a blocking task, because it looks for empty folders in the trash.
+        if let Err(error) = spawn_blocking(move || committed.keep()).await {
+            tracing::error!(%error, "Failed to make the changes to files final");
         }
         let Some((_, root)) = &self.folder else {
             return;

@@ -2,13 +2,17 @@
 //! the same person. Also the list of jobs that an earlier kernel left.
 //!
 //! In: a snapshot that the shim made with a separate object table, or a name. Out: the state at the
-//! broker, or the message that the shim applies. The notebook's session is not affected.
+//! broker, or the message that the shim applies. The notebook's session is not affected, but the
+//! shim may apply deferred state of it meanwhile.
 //!
 //! **Invariant:** once the shim has `Released`, the kernel's memory is no longer read.
 
 use super::{
-    CONNECT_PATIENCE, failure,
+    CONNECT_PATIENCE,
+    deferred::Applied,
+    failure,
     link::{Link, Status, describe},
+    session::Session,
     session_state::SessionState,
     transfer::{self, Transfer},
 };
@@ -81,6 +85,7 @@ enum Stop {
 pub(crate) struct SavedStates<'cells> {
     pub(super) link: &'cells mut Link,
     pub(super) transfer: &'cells Transfer,
+    pub(super) session: &'cells mut Session,
     /// The notebook's name.
     pub(super) notebook: &'cells str,
 }
@@ -88,14 +93,18 @@ pub(crate) struct SavedStates<'cells> {
 impl SavedStates<'_> {
     /// Carries out the request and answers the shim. Returns the message that the shim sent instead of waiting.
     pub(crate) async fn on_request(
-        self,
+        mut self,
         call: CallId,
         request: StateRequest,
         reader: &mut ShimReader,
         writer: &mut ShimWriter,
     ) -> Result<Option<FromNotebook>, FrameError> {
         let reads_memory = matches!(request, StateRequest::Save(..));
-        let done = self.carry_out(call, request, reader).await;
+        let mut applied = Vec::new();
+        let done = self.carry_out(call, request, reader, &mut applied).await;
+        for (call, error) in applied {
+            self.session.on_applied(self.link, call, error).await;
+        }
         if reads_memory {
             writer.send(&ToNotebook::Released { call }).await?;
         }
@@ -131,11 +140,14 @@ impl SavedStates<'_> {
     }
 
     /// Work that reads the kernel's memory or changes something is not dropped after an interrupt, but ends by itself.
+    ///
+    /// `applied`: gets the calls whose deferred state the shim has applied meanwhile.
     async fn carry_out(
-        self,
+        &mut self,
         call: CallId,
         request: StateRequest,
         reader: &mut ShimReader,
+        applied: &mut Vec<Applied>,
     ) -> Result<Done, Stop> {
         let ends_by_itself = matches!(
             request,
@@ -144,15 +156,16 @@ impl SavedStates<'_> {
         self.link.wake().await;
         let notebook = Some(self.notebook.to_owned()).filter(|name| !name.is_empty());
         let cancel = CancellationToken::new();
+        let transfer = self.transfer;
         let connected = connected(self.link);
         let work = async {
             let chunks = unless_cancelled(&cancel, connected).await??;
-            act(call, request, notebook, self.transfer, &chunks, &cancel).await
+            act(call, request, notebook, transfer, &chunks, &cancel).await
         };
         tokio::pin!(work);
         let stop = tokio::select! {
             done = &mut work => return done,
-            stop = stopped(call, reader) => stop,
+            stop = stopped(call, reader, applied) => stop,
         };
         cancel.cancel();
         let ended = match ends_by_itself {
@@ -271,7 +284,7 @@ async fn answered<Answer>(
 }
 
 /// Waits until the shim ends this request.
-async fn stopped(call: CallId, reader: &mut ShimReader) -> Stop {
+async fn stopped(call: CallId, reader: &mut ShimReader, applied: &mut Vec<Applied>) -> Stop {
     loop {
         match reader.receive().await {
             Err(error) => return Stop::Shim(error),
@@ -281,7 +294,7 @@ async fn stopped(call: CallId, reader: &mut ShimReader) -> Stop {
                     return Stop::Cancelled;
                 }
             }
-            Ok(Some(FromNotebook::Applied { .. })) => {}
+            Ok(Some(FromNotebook::Applied { call, error })) => applied.push((call, error)),
             Ok(Some(next)) => return Stop::Next(Box::new(next)),
         }
     }

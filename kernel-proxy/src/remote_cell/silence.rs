@@ -7,8 +7,9 @@ use super::{
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long an interrupted cell waits for the broker's confirmation.
-const CANCEL_SILENCE: Duration = Duration::from_millis(500);
+/// How long an interrupted cell waits for the broker's confirmation while nothing arrives: at least one retransmission
+/// on a poor network.
+const CANCEL_SILENCE: Duration = Duration::from_secs(2);
 /// How long an interrupted cell waits for a broker that has become unreachable. A connected broker returns the cell's
 /// changes however long that takes.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
@@ -28,6 +29,13 @@ impl Silence {
     pub(super) fn cancel_sent(&mut self) {
         self.cancelling = true;
         self.until = Some(Instant::now() + CANCEL_SILENCE);
+    }
+
+    /// Output that was sent before the confirmation still arrives.
+    pub(super) fn broker_answers(&mut self) {
+        if self.until.is_some() && !self.is_down() {
+            self.until = Some(Instant::now() + CANCEL_SILENCE);
+        }
     }
 
     /// The broker cancels the job.

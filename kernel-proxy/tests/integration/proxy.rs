@@ -14,6 +14,7 @@ use std::{
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    sync::atomic::{AtomicU32, Ordering::SeqCst},
     time::{Duration, Instant},
 };
 
@@ -71,19 +72,28 @@ pub(crate) struct Settings {
     pub(crate) python_path: PathBuf,
 }
 
+/// A port that neither Linux gives to a connection nor a test in another process takes before the proxy does.
+fn free_port() -> u16 {
+    const FIRST: u32 = 20_000;
+    const EACH: u32 = 20;
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let own = std::process::id() % 500 * EACH;
+        let port = (FIRST + own + TAKEN.fetch_add(1, SeqCst) % EACH) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
 impl Settings {
     pub(crate) fn tcp() -> Self {
         let mut connection = json!({
             "transport": "tcp", "ip": "127.0.0.1", "key": "a test's key",
             "signature_scheme": "hmac-sha256", "kernel_name": "test",
         });
-        // All at once, so that no two ports are the same.
-        let free: Vec<TcpListener> = (0..5)
-            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-            .collect();
-        for (channel, listener) in Channel::ALL.into_iter().zip(&free) {
-            connection[format!("{}_port", channel.name())] =
-                listener.local_addr().unwrap().port().into();
+        for channel in Channel::ALL {
+            connection[format!("{}_port", channel.name())] = free_port().into();
         }
         Self::with_connection(connection)
     }

@@ -11,7 +11,7 @@ use super::{
     transitions::{abandon, close, make_room_for_results_of},
 };
 use crate::{Account, record::Write};
-use baton_protocol::{JobId, NotebookId, api::AttachableJob, worker::ToWorker};
+use baton_protocol::{JobId, NotebookId, api::AttachableJob, proxy::ToProxy, worker::ToWorker};
 use std::time::{Duration, Instant};
 
 /// How long the result of an orphan is kept for another kernel.
@@ -99,18 +99,24 @@ pub(super) fn attach(
 }
 
 /// Its follower no longer waits for the job.
-pub(super) fn on_detach(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
+pub(super) fn on_detach(
+    dispatch: &mut Dispatch,
+    connection: ConnectionId,
+    id: JobId,
+    batch: &mut Batch,
+) {
     let Some(job) = dispatch.jobs.get(id) else {
         return;
     };
     if job.attached.is_some() {
         detach(dispatch, id);
-    } else if job.may_be_orphaned() && job.started_ms().is_some() {
+    } else if job.may_be_orphaned() && job.started_ms().is_some() && job.orphaned.is_none() {
         if let Some(notebook) = dispatch.peers.notebooks.get_mut(&job.notebook) {
             notebook.subscriptions.remove(&id);
         }
         keep_for_others(dispatch, id, batch);
     }
+    batch.send_proxy(connection, ToProxy::Closed { job: id });
 }
 
 /// The job waits for another kernel.

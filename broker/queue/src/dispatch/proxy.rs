@@ -34,6 +34,8 @@ pub(super) fn on_connected(
     }
     let notebook = dispatch.peers.notebooks.entry(id).or_default();
     if let Some(older) = notebook.connection.replace(connection) {
+        // What its reader still reports must not change what the newer connection has subscribed to.
+        dispatch.peers.by_connection.remove(&older);
         batch.close(older);
     }
     let autosave = dispatch.accounts.courses().of(&account.course).autosave;
@@ -97,7 +99,7 @@ pub(super) fn on_message(
             orphans::adopt(dispatch, job, batch);
             resume(dispatch, connection, job, after, batch);
         }
-        FromProxy::Detach { job } => orphans::on_detach(dispatch, job, batch),
+        FromProxy::Detach { job } => orphans::on_detach(dispatch, connection, job, batch),
         FromProxy::Cancel { job } => {
             batch.send_proxy(connection, ToProxy::Cancelling { job });
             cancel(dispatch, job, batch);

@@ -1,6 +1,7 @@
 //! Whatever proxies, workers, time and kills do: decisions can be stored, and a cell starts at most once.
 #![allow(clippy::unwrap_used)]
 
+mod connections;
 mod long_queue;
 
 use super::{
@@ -545,30 +546,6 @@ fn kind_of(job: JobId) -> JobKind {
         0 => JobKind::Cell,
         _ => JobKind::Background,
     }
-}
-
-/// Checks when a running job is cancelled after the connection of its proxy has ended.
-fn check_stopped(ending: Ending, after_seconds: u8) {
-    let mut world = World::new();
-    for step in [
-        Step::WorkerConnects(0),
-        Step::ProxyConnects(0),
-        Step::Submit(0, 0),
-    ] {
-        world.take(step);
-    }
-    let connection = world.proxies.remove(&0).unwrap();
-    world.dispatch.on_closed(connection, ending, world.now());
-    world.take(Step::Seconds(after_seconds - 1));
-    assert!(!world.dispatch.jobs.get(job_id(0, 0)).unwrap().cancel_wanted);
-    world.take(Step::Seconds(1));
-    assert!(world.dispatch.jobs.get(job_id(0, 0)).unwrap().cancel_wanted);
-}
-
-#[test]
-fn a_killed_proxy_leaves_its_cells_for_5_s_and_one_behind_a_cut_network_longer() {
-    check_stopped(Ending::Closed, 5);
-    check_stopped(Ending::Silent, 30);
 }
 
 proptest! {

@@ -37,7 +37,8 @@ pub(super) fn cancel(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
             finish_cancelled(dispatch, id, batch);
             return;
         }
-        (Phase::Assigned | Phase::Started, _) if job.cancel_wanted => return,
+        // The worker knows. But staff may stop a cell that its student has interrupted, and their words are stored.
+        (Phase::Assigned | Phase::Started, _) if job.cancel_wanted => {}
         (Phase::Assigned | Phase::Started, Some(connection)) => {
             batch.send_worker(connection, ToWorker::Cancel { job: id });
         }

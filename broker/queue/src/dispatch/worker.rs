@@ -96,6 +96,7 @@ fn register(
     {
         let refusal = ToWorker::Refused(Refusal::Replaced { name: older.name });
         batch.send_worker(connection, refusal);
+        peers.by_connection.remove(&connection);
         batch.close(connection);
     }
     peers.missed.remove(&id);

@@ -20,6 +20,14 @@ pub(super) enum Arriving {
 }
 
 impl Arriving {
+    /// Where in the trash it is, if the cell only renamed it.
+    pub(super) fn renamed(&self) -> Option<Below> {
+        match self {
+            Self::Moved(file, _) => Some(file.clone()),
+            Self::Written(..) | Self::Link(_) => None,
+        }
+    }
+
     /// Completes it, and returns where it waits.
     pub(super) fn make_ready(self, path: &RelativePath, waiting: Below) -> io::Result<Below> {
         match self {

@@ -83,6 +83,8 @@ impl Staging {
     }
 
     /// Puts everything in place. What cannot be changed stays as it was, with a note for the student.
+    ///
+    /// The hidden folder is gone before the cell ends: the student's next cell may list this folder.
     #[must_use]
     pub fn commit(mut self) -> Committed {
         let changes = std::mem::take(&mut self.changes);
@@ -103,7 +105,6 @@ impl Staging {
             made: commit.made,
             deleted: commit.deleted,
             undo: commit.undo,
-            _staging: commit.staging,
             _trash: commit.trash,
         }
     }
@@ -118,7 +119,7 @@ impl Drop for Staging {
     }
 }
 
-/// Changes that were made. Dropping this keeps them.
+/// Changes that were made. They are undone unless they are kept.
 #[derive(Debug)]
 pub struct Committed {
     /// One line for each file that is not as the cell left it.
@@ -130,13 +131,24 @@ pub struct Committed {
     /// The number of files and links in the trash because the cell deleted them.
     pub deleted: usize,
     undo: Vec<Undo>,
-    _staging: Staging,
     _trash: Option<TrashEntry>,
 }
 
 impl Committed {
+    /// Makes the changes final. Returns the notes.
+    pub fn keep(mut self) -> Vec<String> {
+        self.undo.clear();
+        std::mem::take(&mut self.notes)
+    }
+
     /// Restores everything as it was before.
-    pub fn undo(mut self) {
+    pub fn undo(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Committed {
+    fn drop(&mut self) {
         for step in self.undo.drain(..).rev() {
             if let Err(error) = step.run() {
                 tracing::error!(%error, "Failed to restore a file: {step:?}");
@@ -148,15 +160,26 @@ impl Committed {
 #[derive(Debug)]
 enum Undo {
     Rename { from: Below, to: Below },
+    Remove(Below),
     RemoveFolder(Below),
     MakeFolder(Below, u32),
     SetMode(Below, u32),
 }
 
 impl Undo {
+    /// Undoes putting something at `path`. What the cell renamed returns to the trash, and goes from there to its
+    /// old name.
+    fn placing(path: Below, renamed: Option<Below>) -> Self {
+        match renamed {
+            Some(to) => Self::Rename { from: path, to },
+            None => Self::Remove(path),
+        }
+    }
+
     fn run(&self) -> io::Result<()> {
         match self {
-            Self::Rename { from, to } => rename_or_copy(&from.place()?, &to.place()?),
+            Self::Rename { from, to } => move_file(&from.place()?, &to.place()?),
+            Self::Remove(path) => path.place()?.remove_file(),
             Self::RemoveFolder(path) => path.place()?.remove_folder(),
             Self::MakeFolder(path, mode) => {
                 let place = path.place()?;
@@ -341,6 +364,7 @@ impl Commit {
         let place = self.place_of(path)?;
         self.linked += 1;
         let waiting = self.staging.waiting(&format!("link-{}", self.linked));
+        let renamed = what.renamed();
         let arrived = what.make_ready(path, waiting)?;
         let there = place.present()?;
         let is_free = match (&there, over) {
@@ -353,7 +377,7 @@ impl Commit {
                 Some(_) => "and something else changed it here meanwhile",
                 None => "which did not know about the file here",
             };
-            return self.place_beside(path, &place, arrived, why);
+            return self.place_beside(path, &place, &arrived, renamed, why);
         }
         if there.is_some() {
             let before = self.in_trash(path, Was::Replaced)?;
@@ -368,10 +392,7 @@ impl Commit {
             });
         }
         rename_or_copy(&arrived.place()?, &place)?;
-        self.undo.push(Undo::Rename {
-            from: self.home(path),
-            to: arrived,
-        });
+        self.undo.push(Undo::placing(self.home(path), renamed));
         self.made.push(path.clone());
         let status = place.status()?;
         if status.is_file() {
@@ -385,7 +406,8 @@ impl Commit {
         &mut self,
         path: &RelativePath,
         taken: &Place,
-        arrived: Below,
+        arrived: &Below,
+        renamed: Option<Below>,
         why: &str,
     ) -> Result<(), Not> {
         let other = free_name(taken)?;
@@ -399,10 +421,7 @@ impl Commit {
             .map_or_else(Vec::new, |folder| [folder.as_bytes(), b"/"].concat());
         let beside = RelativePath::new([&folder, other.name().as_bytes()].concat());
         if let Ok(beside) = beside {
-            self.undo.push(Undo::Rename {
-                from: self.home(&beside),
-                to: arrived,
-            });
+            self.undo.push(Undo::placing(self.home(&beside), renamed));
         }
         Ok(())
     }

@@ -68,7 +68,7 @@ fn a_placeholder_looks_like_the_file() {
     pair.fill(&place);
     assert_eq!(fs::read(&place).unwrap(), bytes(5000));
     assert_eq!(fs::metadata(&place).unwrap().mode(), there.mode());
-    assert!(pair.commit_home().notes.is_empty());
+    assert!(pair.commit_home().keep().is_empty());
     assert_eq!(
         fs::metadata(&home).unwrap().modified().unwrap(),
         there.modified().unwrap()

@@ -283,6 +283,8 @@ proptest! {
                 let committed = staging.commit();
                 if undone {
                     committed.undo();
+                } else {
+                    committed.keep();
                 }
             };
             match renamed {

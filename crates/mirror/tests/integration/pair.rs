@@ -68,7 +68,7 @@ impl Pair {
     pub(crate) fn cell(&mut self, work: impl FnOnce(&mut Self)) -> Vec<String> {
         self.sync();
         work(self);
-        self.commit_home().notes.clone()
+        self.commit_home().keep()
     }
 
     pub(crate) fn sync(&mut self) {

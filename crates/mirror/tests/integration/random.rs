@@ -288,7 +288,7 @@ fn home_follows(at_first: &[Step], cells: &Cells) -> Result<(), TestCaseError> {
         }
         let whole = match accident.then_scan(&pair) {
             Ok(scan) => {
-                let notes = pair.commit(scan).notes.clone();
+                let notes = pair.commit(scan).keep();
                 let untouched = !matches!(accident, Accident::Removed(_));
                 prop_assert!(notes.is_empty() || !untouched, "{notes:?}");
                 untouched

@@ -26,7 +26,7 @@ fn what_no_cell_removed_stays_at_home() {
     let scan = pair.mirror.scan(usize::MAX).unwrap();
     assert_eq!(scan.missing.len(), 3);
     assert_eq!(scan.differences, []);
-    assert!(pair.commit(scan).notes.is_empty());
+    assert!(pair.commit(scan).keep().is_empty());
     assert!(pair.mirror.is_damaged());
     assert_eq!(tree(&pair.home), before);
 }
@@ -39,7 +39,7 @@ fn all_of_it_goes_that_a_cell_removed() {
         fs::remove_file(place).unwrap();
     }
     fs::remove_dir(pair.removing("data")).unwrap();
-    assert!(pair.commit_home().notes.is_empty());
+    assert!(pair.commit_home().keep().is_empty());
     assert!(!pair.mirror.is_damaged());
     assert!(tree(&pair.home).is_empty());
 }
@@ -49,7 +49,7 @@ fn what_was_in_a_folder_that_a_cell_renamed_is_there_no_more() {
     let mut pair = filled(5);
     let (from, to) = (pair.removing("data"), pair.at("moved"));
     fs::rename(from, to).unwrap();
-    assert!(pair.commit_home().notes.is_empty());
+    assert!(pair.commit_home().keep().is_empty());
     let names: Vec<_> = tree(&pair.home).into_keys().collect();
     assert_eq!(names.len(), 6);
     assert!(names.iter().all(|name| name.starts_with("moved")));
@@ -58,7 +58,7 @@ fn what_was_in_a_folder_that_a_cell_renamed_is_there_no_more() {
     let place = pair.at("moved/1");
     pair.before(&place, Before::Removing);
     fs::remove_file(place).unwrap();
-    assert!(pair.commit_home().notes.is_empty());
+    assert!(pair.commit_home().keep().is_empty());
     assert_eq!(tree(&pair.home).len(), 5);
 }
 
@@ -119,7 +119,7 @@ fn what_a_scan_did_not_reach_counts_as_unchanged() {
     }
     let scan = pair.mirror.scan(4).unwrap();
     assert!(scan.cut && scan.missing.is_empty());
-    pair.commit(scan);
+    pair.commit(scan).keep();
     assert!(!pair.mirror.is_damaged());
     let after = tree(&pair.home);
     assert!(after.keys().any(|path| path.ends_with("new")));
@@ -127,6 +127,6 @@ fn what_a_scan_did_not_reach_counts_as_unchanged() {
 
     let scan = pair.mirror.scan(usize::MAX).unwrap();
     assert!(!scan.cut);
-    pair.commit(scan);
+    pair.commit(scan).keep();
     assert_eq!(tree(&pair.home).len(), before.len() - 1 + 1 + 4);
 }

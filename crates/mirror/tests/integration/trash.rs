@@ -39,7 +39,7 @@ fn what_a_cell_takes_away_comes_back() {
     used(&mut pair);
     let committed = pair.commit_home();
     assert_eq!(committed.deleted, 1);
-    drop(committed);
+    committed.keep();
     let expected = [
         ("a".to_owned(), Was::Replaced),
         ("data/b".to_owned(), Was::Deleted),
@@ -78,13 +78,13 @@ fn a_trash_beside_the_notebook_never_travels() {
     let mut pair = Pair::new();
     pair.spoil_state_folder();
     used(&mut pair);
-    drop(pair.commit_home());
+    pair.commit_home().keep();
     pair.sync();
     assert!(pair.home.join(".baton/trash").is_dir());
     assert!(!pair.at(".baton").exists());
     fs::create_dir(pair.at(".baton")).unwrap();
     fs::write(pair.at(".baton/mine"), "x").unwrap();
-    assert!(pair.commit_home().notes.is_empty());
+    assert!(pair.commit_home().keep().is_empty());
     assert!(!pair.home.join(".baton/mine").exists());
 }
 
@@ -93,7 +93,7 @@ fn nothing_appears_beside_the_notebook_where_the_state_folder_is_near() {
     let mut pair = Pair::new();
     fs::write(pair.home.join(".baton"), "a file of the student's").unwrap();
     used(&mut pair);
-    drop(pair.commit_home());
+    pair.commit_home().keep();
     assert_eq!(kept(&pair).len(), 2);
     for kept in pair.trash().kept().unwrap() {
         kept.restore(&pair.home, &pair.trash()).unwrap();

@@ -295,10 +295,6 @@ impl Driver {
                 self.jobs.insert(job, Job::Open(open));
                 Noted::Repeated(Box::new(follow))
             }
-            Command::Detach(job) => {
-                self.jobs.remove(&job);
-                Noted::Once(Box::new(FromProxy::Detach { job }))
-            }
             Command::Send(message) => Noted::Once(message),
             Command::Answer(job, question, answer) => {
                 let open = match self.jobs.get_mut(&job) {

@@ -1,0 +1,50 @@
+//! Connections that end or are replaced.
+
+use super::*;
+
+fn with_an_assigned_cell() -> World {
+    let mut world = World::new();
+    for step in [
+        Step::WorkerConnects(0),
+        Step::ProxyConnects(0),
+        Step::Submit(0, 0),
+    ] {
+        world.take(step);
+    }
+    world
+}
+
+/// Checks when a running job is cancelled after the connection of its proxy has ended.
+fn check_stopped(ending: Ending, after_seconds: u8) {
+    let mut world = with_an_assigned_cell();
+    let connection = world.proxies.remove(&0).unwrap();
+    world.dispatch.on_closed(connection, ending, world.now());
+    world.take(Step::Seconds(after_seconds - 1));
+    assert!(!world.dispatch.jobs.get(job_id(0, 0)).unwrap().cancel_wanted);
+    world.take(Step::Seconds(1));
+    assert!(world.dispatch.jobs.get(job_id(0, 0)).unwrap().cancel_wanted);
+}
+
+#[test]
+fn a_killed_proxy_leaves_its_cells_for_5_s_and_one_behind_a_cut_network_longer() {
+    check_stopped(Ending::Closed, 5);
+    check_stopped(Ending::Silent, 30);
+}
+
+#[test]
+fn the_reader_of_a_replaced_connection_changes_nothing_for_the_newer_one() {
+    let mut world = with_an_assigned_cell();
+    let job = job_id(0, 0);
+    let last_event = world.dispatch.jobs.get(job).unwrap().last_event();
+    assert!(last_event > 0);
+    let older = world.proxies[&0];
+    world.take(Step::ProxyConnects(0));
+    world.take(Step::Resume(0, 0, last_event));
+    let mut batch = Batch::new(world.now());
+    let through = last_event - 1;
+    world.dispatch.on_caught_up(older, job, through, &mut batch);
+    assert!(batch.actions.is_empty(), "{:?}", batch.actions);
+    let job = world.dispatch.jobs.get(job).unwrap();
+    let subscriber = world.dispatch.peers.subscriber(job);
+    assert_eq!(subscriber, Some(world.proxies[&0]));
+}
