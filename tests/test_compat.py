@@ -21,7 +21,9 @@ OF_PYTHON = frozenset(
     "_abc_impl _actions _asyncio _base_executable _bootstrap_inner _contextvars _csv _current_frames _data _exit "
     "_fields_ _fmt _get_dump _getframe _initializing _io _length_ _local _lru_cache_wrapper _name _Pointer _replace "
     "_signal _SimpleCData _slotnames _sre _style _target _thread _tkinter _type_ _walk_tb_with_full_positions "
-    "_startTime _Environ _value_ _name_ _sort_order_ _inverted_ _clear_cache "
+    "_startTime _Environ _value_ _name_ _sort_order_ _inverted_ _clear_cache _new_member_ _generate_next_value_ "
+    "_use_args_ _member_type_ _member_names_ _member_map_ _value2member_map_ _hashable_values_ _unhashable_values_ "
+    "_unhashable_values_map_ _value_repr_ _flag_mask_ _singles_mask_ _all_bits_ _boundary_ "
     "_FuncPtr _handle _flags_ _restype_ _argtypes_ _objects _b_base_ _dlopen _Unpickler _be _le".split()
 )
 """Names of CPython's own library."""

@@ -80,7 +80,7 @@ def test_names_are_listed_and_unknown_ones_are_errors(kernel: Kernel) -> None:
     error = kernel.gpu("eval('no' + 'body')")
     assert error.error == ("NameError", "name 'nobody' is not defined")
     refused = kernel.gpu("eval('st' + 'eps')")
-    assert refused.error == ("StayedError", "'steps' is a generator and cannot move to the GPU machine")
+    assert refused.error == ("StandInError", "'steps' is a generator and cannot move to the GPU machine")
     assert "hint: create it inside the cell, or turn it into a list first" in refused.plain_traceback
 
 

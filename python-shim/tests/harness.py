@@ -120,6 +120,7 @@ class Pair:
         self.wire = Wire()
         self.table = Table(self.namespace)
         self.left: dict[str, str] = {}
+        self.read_again: set[int] = set()  # known memory of which the session's last message tells what has changed
         mine, theirs = socket.socketpair()
         self._socket = mine
         socket.send_fds(zygote().control, [b"!"], [theirs.fileno(), 1, 2])
@@ -172,6 +173,7 @@ class Pair:
 
     def _finish(self, answer: Any) -> Any:
         snapshot, self.left = Snapshot(*answer), answer[4]
+        self.read_again = {segment.number for segment in snapshot.segments if not segment.fresh}
         delta, descriptor = self.wire.carry(snapshot, self.process.pid)
         self.down = (self.wire.stream_bytes, self.wire.segment_bytes)
         self._call(("release", None))
@@ -303,7 +305,7 @@ def serve(connection: socket.socket) -> None:
             answer: Any = None
             if kind in ("begin", "apply"):
                 assert file is not None
-                cell = table.apply(argument, file, bound_stays=begun)
+                cell = table.apply(argument, file, keeps_bound=begun)
                 budget = Budget(0, 0) if argument["all_deferred"] else None
                 os.close(file)
                 before = before | set(namespace) if begun else set(namespace)

@@ -365,6 +365,9 @@ def of_tensor(describer, path, obj):
     describer.attributes(path, obj)
     if obj.is_leaf:
         describer.below(f"{path}.grad", obj.grad)
+    if obj.is_sparse:
+        form = f"{obj.device} {obj.dtype} {tuple(obj.shape)} grad {obj.requires_grad} coalesced {obj.is_coalesced()}"
+        return f"sparse {kind_of(obj)} {form} {short(obj.detach().to_dense().tolist())}"
     storage = obj.untyped_storage() if hasattr(obj, "untyped_storage") else obj.storage()  # torch 1.13
     memory = describer.memory(path, storage.data_ptr(), storage.nbytes())
     form = f"{obj.device} {obj.dtype} {tuple(obj.shape)} {obj.stride()} + {obj.storage_offset()}"

@@ -328,9 +328,14 @@ def in_file(code: bytes, file: str) -> types.CodeType:
     return replaced(marshal.loads(code), lambda one: {"co_filename": file})
 
 
-@functools.lru_cache(maxsize=64)
 def renamed(code: types.CodeType) -> types.CodeType:
     """The code under the name of the enclosing function, which tracebacks and names of nested functions show."""
+    return renamed_in_place(code, (code.co_filename, code.co_qualname))
+
+
+@functools.lru_cache(maxsize=64)
+def renamed_in_place(code: types.CodeType, place: tuple[str, str]) -> types.CodeType:
+    """`place` distinguishes codes of several cells or functions, which are equal if nothing else differs."""
 
     def names(one: types.CodeType) -> dict[str, Any]:
         around = outer(one.co_qualname)

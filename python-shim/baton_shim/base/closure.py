@@ -9,6 +9,7 @@ decorated function behind its wrapper.
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 from asyncio import AbstractEventLoop
 from collections import deque
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
 from datetime import datetime, time
+from functools import lru_cache
 from itertools import chain, islice
 from traceback import walk_tb
 from types import (
@@ -33,7 +35,7 @@ from typing import Any
 
 from traitlets.config.configurable import SingletonConfigurable
 
-from baton_shim.base.bytecode import code_names
+from baton_shim.base.bytecode import code_names, nested
 from baton_shim.base.examine import is_a, made_in_notebook, of_type
 
 # Enough for the object graphs of models. Beyond it, a missed function is a NameError rather than a delay.
@@ -49,6 +51,7 @@ PLAIN = frozenset(map(id, (str, int, float, bool, bytes, type(None))))
 WEAK = frozenset(map(id, weakref.ProxyTypes))
 # The garbage collector does not see what these hold, but a time zone may be an object of the notebook.
 WITH_ZONE = frozenset(map(id, (datetime, time)))
+IN_QUERY = re.compile(r"(?<!\w)@([^\W\d]\w*)")
 EVALUATE = frozenset({"eval", "exec"})
 # Recognised by identity, under any name or in a list.
 EVALUATORS = frozenset(map(id, (eval, exec)))
@@ -154,9 +157,19 @@ def frame_of(running: object) -> FrameType | None:
     return next(filter(None, frames), None)
 
 
+@lru_cache(maxsize=4096)
 def names_of(code: CodeType) -> frozenset[str]:
     used = code_names(code)
-    return used.loads | used.deletes
+    return (used.loads | used.deletes).union(*map(names_in_query, constants(code)))
+
+
+def constants(code: CodeType) -> Iterator[object]:
+    return chain.from_iterable(part.co_consts for part in nested(code))
+
+
+def names_in_query(constant: object) -> Iterable[str]:
+    """The variables that a text names as `@name`, which pandas looks up in its caller."""
+    return IN_QUERY.findall(constant) if isinstance(constant, str) else ()
 
 
 def held(value: object) -> Iterator[object]:

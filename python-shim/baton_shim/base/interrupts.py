@@ -72,6 +72,11 @@ class Interrupts:
         except BlockingIOError:
             pass  # the pipe is full of interrupts, so the waiting thread is awake
 
+    def strike(self) -> None:
+        """After `__exit__`: the interrupts so far take effect here, as one."""
+        if self.count:
+            signal.raise_signal(signal.SIGINT)
+
     def quiet(self) -> None:
         """Consumes the wake-up."""
         try:
@@ -87,11 +92,7 @@ class Interrupts:
             self._set(signal.default_int_handler)
             yield
         finally:
-            try:
-                self._set(self._handle)
-            except KeyboardInterrupt:  # it arrived at this very moment
-                self._set(self._handle)
-                raise
+            self._hold_again()
 
     @contextmanager
     def raising_the_second(self) -> Iterator[None]:
@@ -106,7 +107,14 @@ class Interrupts:
             self._set(handle)
             yield
         finally:
+            self._hold_again()
+
+    def _hold_again(self) -> None:
+        try:
             self._set(self._handle)
+        except KeyboardInterrupt:  # it arrived at this very moment
+            self._set(self._handle)
+            raise
 
     @contextmanager
     def held(self) -> Iterator[None]:

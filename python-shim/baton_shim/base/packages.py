@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
+import time
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 TYPE_CHECKING = False
@@ -40,6 +41,8 @@ NO_NETWORK = (
     "hint: ask your course staff to add it\n"
 )
 SHARED = ("site-packages", "dist-packages")
+SETTLED_NS = 2_000_000_000
+"""A folder that changed more recently may change again with the same time: some file systems count in seconds."""
 
 
 class Allowed(NamedTuple):
@@ -138,7 +141,7 @@ class Overlay:
         found = {canonical(package.metadata["Name"]): package for package in distributions(path=[self.packages])}
         self._pins = tuple(sorted(pin_of(name, package) for name, package in found.items()))
         self._modules = {module: name for name, package in found.items() for module in modules_of(package)}
-        self._scanned_at = changed
+        self._scanned_at = changed if is_settled(changed) else 0
 
     def sources(self) -> list[tuple[str, ...]]:
         import json
@@ -345,14 +348,34 @@ def shared(path: Iterable[str]) -> frozenset[str]:
 
 def found(path: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """All packages that are installed on the path, with the version that Python finds first."""
-    names = [name for entry in path if os.path.basename(entry) in SHARED for name in listed(entry)]
+    folders = tuple((entry, changed_ns(entry)) for entry in path if os.path.basename(entry) in SHARED)
+    newest = max((changed for _, changed in folders), default=0)
+    return (packages_in if is_settled(newest) else packages_in.__wrapped__)(folders)
+
+
+@lru_cache(maxsize=4)
+def packages_in(folders: tuple[tuple[str, int], ...]) -> tuple[tuple[str, str], ...]:
+    """`folders`: each with the time at which its entries last changed."""
     packages: dict[str, str] = {}
-    for name in names:
-        stem, extension = os.path.splitext(name)
-        if extension in (".dist-info", ".egg-info"):
-            package, _, version = stem.partition("-")
-            packages.setdefault(canonical(package), version.partition("-")[0])
+    for folder, _ in folders:
+        for name in listed(folder):
+            stem, extension = os.path.splitext(name)
+            if extension in (".dist-info", ".egg-info"):
+                package, _, version = stem.partition("-")
+                packages.setdefault(canonical(package), version.partition("-")[0])
     return tuple(sorted(packages.items()))
+
+
+def is_settled(changed: int) -> bool:
+    """Whether a later change of a folder certainly gets another time."""
+    return changed < time.time_ns() - SETTLED_NS
+
+
+def changed_ns(folder: str) -> int:
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def listed(folder: str) -> list[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import CodeType
@@ -21,7 +21,7 @@ from typing import Any
 
 from baton_shim.base.block_scopes import EVALUATES_TEXT
 from baton_shim.base.bytecode import code_names
-from baton_shim.base.closure import reach
+from baton_shim.base.closure import names_in_query, reach
 from baton_shim.notebook.first_uses import FirstUses
 from baton_shim.state.session_names import of_ipython
 
@@ -76,6 +76,8 @@ class CellNames:
     """The code looks into a namespace itself."""
     dynamic: bool = False
     """The code may look up names that appear only in strings."""
+    star_import: bool = False
+    """The code may bind any name."""
     last_error: bool = False
     """The code looks at the error of the last cell that had one."""
     magics: set[str] = field(default_factory=set)
@@ -198,27 +200,34 @@ def add_words(tree: ast.Module, transform: Transform, names: CellNames) -> None:
         elif isinstance(node, ast.Attribute):
             names.everything |= node.attr in NAMESPACES
             names.last_error |= node.attr in LAST_ERROR
+        elif isinstance(node, ast.Constant):
+            names.hinted.update(names_in_query(node.value))
         elif isinstance(node, ast.Import):
             names.everything |= any(alias.name == "__main__" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names.star_import |= any(alias.name == "*" for alias in node.names)
 
 
 def add_call(call: ast.Call, transform: Transform, names: CellNames) -> None:
     function = call.func
-    texts = [node.value for node in call.args if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     if is_ipython_call(function):
         assert isinstance(function, ast.Attribute)
+        texts = constant_texts(call.args)
         names.dynamic |= len(texts) < len(call.args)
         add_ipython_call(function.attr, texts, transform, names)
     else:
         called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-        texts += [word.value.value for word in call.keywords if is_text(word.value)]  # type: ignore[attr-defined]
-        for text in texts:
+        arguments = [*call.args, *(word.value for word in call.keywords)]
+        for text in constant_texts(arguments):
             if called in CODE_CALLS:
                 add_source(text, transform, names)
+            if CALL.search(text):
+                names.hinted |= names_of_call(text)
+        # f-strings and concatenations have their text in several constants. Names in those of `eval` can be requested.
+        parts = (node for argument in arguments for node in ast.walk(argument))
+        for text in constant_texts(arguments if getattr(function, "id", "") in CODE_CALLS else parts):
             if EVALUATES_TEXT.fullmatch(called) or "~" in text:
                 names.hinted |= set(NAME.findall(text))
-            elif CALL.search(text):
-                names.hinted |= names_of_call(text)
 
 
 def names_of_call(text: str) -> set[str]:
@@ -231,8 +240,9 @@ def names_of_call(text: str) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} if is_call else set()
 
 
-def is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def constant_texts(nodes: Iterable[ast.AST]) -> list[str]:
+    """The texts of those of the nodes that are string constants."""
+    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
 
 def is_ipython_call(function: ast.expr) -> bool:

@@ -12,6 +12,7 @@ from IPython.core.error import UsageError
 
 from baton_shim.notebook import outputs, results
 from baton_shim.notebook.asking import ask
+from baton_shim.notebook.call import notify_not_applied
 from baton_shim.notebook.cell import NotebookCell
 from baton_shim.notebook.loading import load
 from baton_shim.state.errors import GpuServiceError
@@ -57,7 +58,7 @@ class EarlierJobs:
             try:
                 extra, lines = load(home, name, message, unit="%gpu_attach")
             except BaseException as error:
-                home.link.send("applied", call=end["call"], error=str(error))
+                notify_not_applied(home, end["call"], str(error))
                 raise
             lines += [f"Not included: {one}, which {why}" for one, why in sorted(about.get("left_out", {}).items())]
             for kind, content in extra["displays"]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from baton_shim.base.interrupts import Interrupts
+from baton_shim.base.interrupts import Interrupts, postponed
 from baton_shim.base.job import Job, held_by
 from baton_shim.base.link import LinkClosed, Message
 from baton_shim.notebook import analysis, outputs
@@ -106,15 +106,16 @@ class Background:
         if any(options.background in other.lent.names() for other in (one, *self._cells)):
             name = options.background
             raise UsageError(f"--background {name}: a background cell uses this variable\nhint: choose another name")
-        if self.is_empty and cell.block is None:
-            with Interrupts() as interrupts:
-                self._depart(one, names, interrupts)
-        else:
-            self._lend(one)
-        self._cells.append(one)
-        self.jobs.append(one.job)
-        one.job.attach(self)
-        home.deferred.listen()
+        with postponed():
+            if self.is_empty and cell.block is None:
+                with Interrupts() as interrupts:
+                    self._depart(one, names, interrupts)
+            else:
+                self._lend(one)
+            self._cells.append(one)
+            self.jobs.append(one.job)
+            one.job.attach(self)
+            home.deferred.listen()
         return one.job
 
     def _uses(self, cell: NotebookCell, names: analysis.CellNames, options: Options) -> Uses:
@@ -217,6 +218,7 @@ class Background:
                 returned = one.call.finish(end, interrupts)
         except BaseException as raised:
             error = raised
+        interrupts.strike()  # it was not meant for this cell
         shown, home.displays_after = home.displays_after, after
         if not self._code_runs:
             self._carry(before)
@@ -268,7 +270,9 @@ class Background:
         if not on_main_thread():
             return
         self._code_runs = False
-        if not self.is_empty:
+        if self.is_empty:
+            return
+        with Interrupts():  # as in any cell, an interrupt that arrives after the cell's end does nothing
             self._handle_arrived()
             for one in self._cells:
                 if one.call is None and one.cell.block is not None:  # its cell has gone on since it made the call
@@ -276,12 +280,13 @@ class Background:
 
     def _handle_arrived(self) -> None:
         """Handles what has arrived."""
-        try:
-            self._home.deferred.poll()
-            self.advance()
-            self._next()
-        except LinkClosed:
-            self._lose()
+        with postponed():
+            try:
+                self._home.deferred.poll()
+                self.advance()
+                self._next()
+            except LinkClosed:
+                self._lose()
 
     def _lose(self) -> None:
         """The proxy has ended, and with it all background cells."""
@@ -365,14 +370,14 @@ class Background:
         ran, self._code_runs = self._code_runs, False
         began, said = time.monotonic(), False
         try:
-            self._next()
             with Interrupts() as interrupts:
+                self._next()
                 found = conflict()
                 while found is not None:
                     one, what = found
                     passed = time.monotonic() - began
                     if timeout is not None and passed >= timeout:
-                        return
+                        break
                     if not said and passed > SAID_AFTER_SECONDS:
                         said = True
                         sys.stderr.write(f"Waiting for {title(one)}{what}\n")
@@ -382,6 +387,7 @@ class Background:
                         found = conflict()
                     if interrupts.count and found is not None:
                         raise not_yet(one, what)
+            interrupts.strike()
         finally:
             self._code_runs = ran
 

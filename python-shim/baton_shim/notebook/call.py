@@ -9,6 +9,7 @@ GpuServiceError the notebook's variables are as they were.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from baton_shim.notebook.home import Home
     from baton_shim.notebook.options import Options
 
-# Before it answers that a call was given up, the proxy restores files.
+# Before it answers that a call was given up or not applied, the proxy restores files.
 GIVE_UP_SECONDS = 2.0
 # A signal that another thread received is noticed after at most this time.
 TICK_SECONDS = 1.0
@@ -59,13 +60,13 @@ class Call:
             try:
                 self.send(names, interrupts)
                 end = self._wait(interrupts)
+                if end is not None:
+                    return self.finish(end, interrupts)
             except LinkClosed:
                 self.home.void()
                 raise proxy_gone() from None
-            if end is None:
-                self.home.void()
-                raise given_up(self.cell.unit)
-            return self.finish(end, interrupts)
+            self.home.void()
+            raise given_up(self.cell.unit)
 
     def send(self, names: analysis.CellNames, interrupts: Interrupts) -> None:
         """Sends the cell. After this, messages arrive until one ends the call.
@@ -257,14 +258,18 @@ class Call:
         except BaseException as error:  # any error of the student's own classes while they are rebuilt
             self.home.void()
             text = f"{type(error).__name__}: {errors.short(error)}"
-            self.home.link.send("applied", call=self.number, error=text)
+            notify_not_applied(self.home, self.number, text)
             raise GpuServiceError(
                 f"The cell ran, but its changes could not be returned ({text})",
                 "run it again; if it fails again, move the object that the message names into its own cell",
             ) from error
         finally:
             end.close()
-        self.home.link.send("applied", call=self.number, error=None)
+        returns = self.options.returns
+        try:
+            self.home.link.send("applied", call=self.number, error=None)
+        except LinkClosed:  # the cell has its result; the next call notices that the proxy has ended
+            returns = False
         if self.home.transfer is not None:
             self.home.transfer.returned(end.body["delta"], extra["names"])
         self.home.deferred.applied(table, self.number, self.cell.number)
@@ -272,7 +277,7 @@ class Call:
         for line in [*troubles, *table.not_rebuilt, *extra["left"]]:
             warn(line)
         returned = results.take_extra(self.home, self.cell, extra)
-        if not self.options.returns:
+        if not returns:
             self.home.void()  # the session's state differs from the notebook's now
         return returned
 
@@ -298,6 +303,23 @@ def names_of(cell: NotebookCell) -> analysis.CellNames:
         return cell.names()
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         raise cell.not_compiled(error) from None  # before the cell queues for a GPU
+
+
+def notify_not_applied(home: Home, call: int, why: str) -> None:
+    """Returns when the files are as they were, too, so that this is true when the student reads it."""
+    until = time.monotonic() + GIVE_UP_SECONDS
+    with contextlib.suppress(LinkClosed):  # the next call notices it
+        home.link.send("applied", call=call, error=why)
+        while (left := until - time.monotonic()) > 0:
+            message = home.link.receive(timeout=left)
+            if message is None:
+                return
+            is_of_call = message.body.get("call") == call
+            if is_of_call and message.name == "publish":
+                home.show(message.body["output"])
+            home.overdue(message)
+            if is_of_call and message.name == "undone":
+                return
 
 
 def proxy_gone() -> GpuServiceError:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 from IPython.core.error import InputRejected
 
 from baton_shim.base.background_work import has_background_work
-from baton_shim.base.interrupts import Interrupts
+from baton_shim.base.interrupts import Interrupts, postponed
 from baton_shim.base.link import LinkClosed, Message
 from baton_shim.base.source import GPU_LINE
 from baton_shim.notebook import analysis
@@ -124,10 +124,11 @@ class Deferred:
     def give_up(self) -> None:
         """Gives up the deferred state, at the student's request."""
         if self.due:
-            call = self._call
-            self._lose("They were given up before they had arrived")
-            with contextlib.suppress(LinkClosed):
-                self._home.link.send("applied", call=call, error="The notebook gave it up")
+            with postponed():
+                call = self._call
+                self._lose("They were given up before they had arrived")
+                with contextlib.suppress(LinkClosed):
+                    self._home.link.send("applied", call=call, error="The notebook gave it up")
 
     def _settled(self) -> None:
         self._table = None
@@ -160,6 +161,7 @@ class Deferred:
 
         On the thread of a subshell, this also waits for a running `%%gpu` cell, because only that cell may receive.
         """
+        interrupts = None
         if self.due:
             with self._home.turn, Interrupts() as interrupts:
                 self._wait(interrupts)
@@ -167,6 +169,8 @@ class Deferred:
             sys.stderr.write("".join(f"{line}\n" for line in self.loss))
             sys.stderr.flush()
             self.loss.clear()
+        if interrupts is not None:
+            interrupts.strike()  # it stops the code that waited, although everything has arrived
 
     def poll(self, *, in_cell: bool = True) -> None:
         """Handles what has arrived.
@@ -174,13 +178,14 @@ class Deferred:
         A loss is handled only in a cell. It may restore context variables, which `decimal` and numpy use, and the event
         loop's callbacks have a copy of the cells' context.
         """
-        if in_cell or self._later is None or self._later.name != "deferred_lost":
-            self._take_later()
-        while (message := self._home.link.receive(timeout=0)) is not None:
-            if in_cell or message.name != "deferred_lost":
-                self._home.overdue(message)
-            else:
-                self.keep(message)
+        with postponed():
+            if in_cell or self._later is None or self._later.name != "deferred_lost":
+                self._take_later()
+            while (message := self._home.link.receive(timeout=0)) is not None:
+                if in_cell or message.name != "deferred_lost":
+                    self._home.overdue(message)
+                else:
+                    self.keep(message)
 
     def keep(self, message: Message) -> None:
         """Keeps the message for the next `poll`."""

@@ -22,6 +22,7 @@ from baton_shim.base import compat
 from baton_shim.base.closure import Uses
 from baton_shim.base.compat import FIT
 from baton_shim.base.here import by_reference, watch_images
+from baton_shim.base.interrupts import postponed
 from baton_shim.base.link import LinkClosed
 from baton_shim.notebook import in_background, outputs
 from baton_shim.notebook.debugging import wrap_debugger
@@ -226,12 +227,13 @@ class Home:
 
     def void(self, worker: str | None = None) -> None:
         """Drops the table, because the two ends may differ: the next message starts a new table and a new session."""
-        table, self._table = self._table, None
-        if table is None:
-            return
-        session = f"the session on {worker}" if worker else "its session"
-        lost = table.end_session(session)
-        self.undo_log.table_ends(table)
+        with postponed():
+            table, self._table = self._table, None
+            if table is None:
+                return
+            session = f"the session on {worker}" if worker else "its session"
+            lost = table.end_session(session)
+            self.undo_log.table_ends(table)
         if lost:
             whose = f"The session on {worker}" if worker else "Your session"
             again = "the cell that made it" if len(lost) == 1 else "the cells that made them"
@@ -401,13 +403,13 @@ class Home:
 
     def forget_results(self, cells: Iterable[int]) -> None:
         """Removes the results of cells that were rolled back."""
-        namespace = self.namespace
+        # IPython stops updating `_` if these three hold different objects under it.
+        holders = (self.namespace, self.shell.user_ns_hidden, vars(self.shell.displayhook))
         for number in cells:
-            found = namespace.get("_oh", {}).pop(number, self)
-            namespace.pop(f"_{number}", None)
-            for name in ("_", "__", "___"):
-                if namespace.get(name) is found:
-                    namespace[name] = ""
+            found = self.namespace.get("_oh", {}).pop(number, self)
+            for names in holders:
+                names.pop(f"_{number}", None)
+                names.update((name, "") for name in ("_", "__", "___") if names.get(name) is found)
 
     def _wrap_formatter(self) -> None:
         """Shows a returned value as the session formatted it, because its libraries and settings are there."""

@@ -38,7 +38,7 @@ from baton_shim.state import Table, errors
 from baton_shim.state.culprits import culprits, refusal_of
 from baton_shim.state.errors import GpuServiceError, StateRefused
 from baton_shim.state.packed import Packed, Unpacked, packed
-from baton_shim.state.refusal import Refused, Stayed, where_it_stayed
+from baton_shim.state.refusal import Refused, StandIn, where_it_is
 from baton_shim.surroundings import Difference
 from baton_shim.surroundings.mapped import ARGUMENTS, FUNCTION, LEFT, RESULT, run_calls
 
@@ -377,7 +377,7 @@ class Mapped:
         extra = {
             FUNCTION: function,
             "sources": sources(home.shell, needed.files),
-            LEFT: dict[str, Stayed](),
+            LEFT: dict[str, StandIn](),
             **home.surroundings.whole(cells),
         }
         while True:
@@ -389,7 +389,7 @@ class Mapped:
                 if not names.intersection(found):
                     raise refusal(found.get(FUNCTION, error)) from None
                 names.difference_update(found)
-                extra[LEFT] |= {name: Stayed(stays_here(one), one.hint) for name, one in found.items()}
+                extra[LEFT] |= {name: StandIn(why_left_here(one), one.hint) for name, one in found.items()}
 
     def _packed(self, name: str, value: object) -> Packed:
         table = Table(self._home.namespace)
@@ -397,13 +397,13 @@ class Mapped:
             snapshot = table.snapshot([], extra={name: value}, places=[("items", value)])
         except Exception as error:  # any error of a library's pickling
             raise refusal(refusal_of("items", error)) from None
-        if table.stayed:
-            raise StateRefused(f"An item of gpu.map {table.stayed[0][1]} and cannot move to the GPU machine")
+        if table.left_behind:
+            raise StateRefused(f"An item of gpu.map {table.left_behind[0][1]} and cannot move to the GPU machine")
         return packed(snapshot)
 
 
-def stays_here(refused: Refused) -> str:
-    return f"'{refused.path}' {refused.reason} and {where_it_stayed(home=True)}"
+def why_left_here(refused: Refused) -> str:
+    return f"'{refused.path}' {refused.reason} and {where_it_is(home=True)}"
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -33,6 +33,7 @@ def uses_of(names: CellNames, namespace: Mapping[str, Any], visible: Set[str], o
         writes=names.stores | names.deletes | reached.binds | bound,
         anything=names.everything
         or names.dynamic
+        or names.star_import
         or reached.everything
         or reached.dynamic
         or not names.magics <= PLAIN_MAGICS

@@ -86,7 +86,10 @@ class LineMagics:
         home = self._required_home(alone=True)
         if line.strip() not in ("", "--list"):
             raise UsageError(f"%gpu_undo {line.strip()}: unknown\nhint: write %gpu_undo or %gpu_undo --list")
-        print(home.undo_log.text() if line.strip() else home.undo_log.run())
+        if line.strip():
+            print(home.undo_log.text())
+        else:
+            home.undo_log.run()
 
     def gpu_save(self, line: str) -> None:
         """Save the notebook's variables under a name, beyond the end of this kernel: `%gpu_save NAME`.
@@ -141,7 +144,7 @@ class LineMagics:
         if words and background is not None and background.has_number(words[1]):
             print(background.cancel_number(int(words[1])))
         elif words:
-            print(home.earlier_jobs.discard(words[1]))
+            print(self._required_home(alone=True).earlier_jobs.discard(words[1]))
         else:
             own = background.text() if background is not None else ""
             earlier = home.earlier_jobs.text() if background is None or background.is_empty else ""

@@ -8,12 +8,15 @@ cells, up to a limit. Cells whose results arrived together can only be undone to
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from IPython.core.error import UsageError
 
+from baton_shim.base.interrupts import postponed
+from baton_shim.base.link import LinkClosed
 from baton_shim.notebook.status import listed, size
 from baton_shim.state.holding import held_bytes
 
@@ -141,13 +144,14 @@ class UndoLog:
         if self._steps and not self._steps[-1].arrived:
             self._steps.pop()
 
-    def run(self) -> str:
-        """Returns what was undone. Raises UsageError, and changes nothing, if that is impossible."""
+    def run(self) -> None:
+        """Prints what was undone. Raises UsageError, and changes nothing, if that is impossible."""
         home = self._home
         with home.between_cells() as free:
             if not free:
                 raise UsageError("A %%gpu cell is running\nhint: undo it when it has ended")
-            home.deferred.poll()
+            with contextlib.suppress(LinkClosed):  # what has arrived can be undone without the proxy
+                home.deferred.poll()
             if home.deferred.due:
                 missing = (
                     f"{size(home.deferred.bytes())} of the results of {home.deferred.cells()} have not arrived yet"
@@ -166,12 +170,13 @@ class UndoLog:
                     f"{step.title()} cannot be undone: a later cell has changed an array that it changed, too"
                 )
             names = step.names()
-            self._steps.pop()
-            step.table.roll_back(step.undos)
-            home.void()
-            home.forget_results([number for number, unit in step.units if unit == "cell"])
-        what = f"{listed(names)} {'is' if len(names) == 1 else 'are'} as before. " if names else ""
-        return f"Undone: {step.title()}. {what}The next %%gpu cell starts a new session"
+            what = f"{listed(names)} {'is' if len(names) == 1 else 'are'} as before. " if names else ""
+            with postponed():
+                self._steps.pop()
+                step.table.roll_back(step.undos)
+                home.void()
+                home.forget_results([number for number, unit in step.units if unit == "cell"])
+                print(f"Undone: {step.title()}. {what}The next %%gpu cell starts a new session")
 
     def text(self) -> str:
         """The steps that can be undone, the last one first."""

@@ -218,7 +218,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                 return
             try:
                 assert message.file_descriptor is not None
-                extra: Any = self._table.apply(message.body["delta"], message.file_descriptor, bound_stays=True)
+                extra: Any = self._table.apply(message.body["delta"], message.file_descriptor, keeps_bound=True)
             except BaseException as error:  # of the student's own classes; the two tables no longer agree
                 self._refuse(error)
                 raise

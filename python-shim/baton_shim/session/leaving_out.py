@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from baton_shim.state.culprits import culprits, reasons_of, unpackable
-from baton_shim.state.refusal import Stayed, where_it_stayed
+from baton_shim.state.refusal import StandIn, where_it_is
 
 if TYPE_CHECKING:
     from baton_shim.state import Table
@@ -38,7 +38,7 @@ def leave_out(
         )
     found = unpackable(make_table, {key: extra[key] for key in ANY_OBJECT if key in extra})
     for key, reason in reasons_of(found).items():
-        extra[key] = Stayed(f"The result {reason} and {where_it_stayed(home=False)}")
+        extra[key] = StandIn(f"The result {reason} and {where_it_is(home=False)}")
         lines.append(f"The result {reason}, and stays on the GPU machine")
     for name, reason in reasons_of(unpackable(make_table, parts)).items():
         del parts[name]

@@ -229,11 +229,11 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
             raise subprocess.CalledProcessError(status, command)
 
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
-        from baton_shim.state import StayedError
+        from baton_shim.state import StandInError
 
         sys.stdout.flush()
         sys.stderr.flush()
-        if isinstance(evalue, StayedError):
+        if isinstance(evalue, StandInError):
             stb = [*stb, f"hint: {evalue.hint}"]
         elif (hint := downloads.hint_for_error(evalue) or hidden_files.hint_for_error(evalue)) is not None:
             stb = [*stb, f"hint: {hint}"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from baton_shim.state.deferred import Budget
 from baton_shim.state.message import SegmentView, Snapshot
-from baton_shim.state.refusal import Refused, Stayed, StayedError, TableBroken, stayed_text
+from baton_shim.state.refusal import Refused, StandIn, StandInError, TableBroken, stand_in_text
 from baton_shim.state.table import Table
 
 __all__ = [
@@ -18,9 +18,9 @@ __all__ = [
     "Refused",
     "SegmentView",
     "Snapshot",
-    "Stayed",
-    "StayedError",
+    "StandIn",
+    "StandInError",
     "Table",
     "TableBroken",
-    "stayed_text",
+    "stand_in_text",
 ]

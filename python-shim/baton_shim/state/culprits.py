@@ -40,9 +40,9 @@ def unpackable(
     except Exception as error:  # any error of a library's pickling
         refused = refusal_of(names[0], error)
     else:
-        if stand_ins or not table.stayed:
+        if stand_ins or not table.left_behind:
             return {}
-        obj, reason = table.stayed[0]
+        obj, reason = table.left_behind[0]
         refused = Refused(names[0], reason if obj is values[names[0]] else f"holds something that {reason}")
     if len(names) == 1:
         return {names[0]: refused}

@@ -6,8 +6,8 @@ as a message of its own. Until that is applied, the segment belongs to the sessi
 
 Memory that is read while the message is decoded cannot be left out. So objects that are built or updated by code of a
 library or of the student have all memory that they reach in the message. Received memory that has not been written to
-since is the same at both ends, and is not left out either. This cannot be known of GPU memory, because CuPy, Triton and
-`.data` bypass torch's counting of writes.
+since is the same at both ends: it is neither left out nor read again. This cannot be known of GPU memory, because CuPy,
+Triton and `.data` bypass torch's counting of writes.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Deferred:
         self.numbers: set[int] = set()
         self._unsent: frozenset[int] = frozenset()  # those of `numbers` that have never been sent
         self._before: set[int] = set()
+        self._untouched: set[int] = set()  # those in reach that the notebook has as they are
         self._messages = 0  # in the notebook: the number of the message that the deferred bytes continue
         self._kept: list[Undo] = []  # for each message since the first whose bytes have not all arrived
 
@@ -76,7 +77,7 @@ class Deferred:
 
         `reached`: the objects of the message. `dying`: those that are dropped with it, so they cannot be deferred.
         """
-        self._before = self._living()
+        self._before, self._untouched = self._living(), set()
         if budget is None:
             self.numbers = set()
             return
@@ -86,7 +87,7 @@ class Deferred:
     def views(self, in_reach: Set[int], fresh: Iterable[int]) -> list[SegmentView]:
         """The memory that is sent with the message."""
         new = self._unsent.union(fresh)
-        views = self._views.look((in_reach | self._before) - self.numbers, new)
+        views = self._views.look((in_reach | self._before) - self.numbers - self._untouched, new)
         self._unsent = new & self.numbers
         return views
 
@@ -162,7 +163,7 @@ class Deferred:
             unchanged.update(seen)
             return False
 
-        for name, value in self._namespace.items():
+        for name, value in tuple(self._namespace.items()):  # a thread may bind names meanwhile
             number = self._numbering.number(value)
             if number is not None and is_changed(number):
                 names.add(name)
@@ -185,10 +186,10 @@ class Deferred:
         on_gpu = {segment.number for segment in segments if self._on_gpu(segment)}
         chosen = [segment for segment in segments if segment.number in on_gpu and segment.bytes > budget.gpu_bytes]
         others = [segment for segment in segments if segment.number not in on_gpu]
-        # Asking the system takes longer than a scan, so it is asked only if some of the memory may be deferred.
+        # The worker asks the system, too, and faster. So it is asked here only if some of the memory may be deferred.
         if sum(segment.bytes for segment in others) > budget.other_bytes:
-            others = [segment for segment in others if not is_untouched(segment)]
-        chosen = [segment for segment in chosen if not is_untouched(segment)]
+            others = self._touched(others)
+        chosen = self._touched(chosen)
         left = sum(segment.bytes for segment in others)
         for segment in sorted(others, key=lambda segment: -segment.bytes):
             if left <= budget.other_bytes:
@@ -197,6 +198,10 @@ class Deferred:
             chosen.append(segment)
         numbers = {segment.number for segment in chosen if segment.users}
         return numbers and numbers - self._read_by_others(reached)
+
+    def _touched(self, segments: list[Segment]) -> list[Segment]:
+        self._untouched |= {segment.number for segment in segments if is_untouched(segment)}
+        return [segment for segment in segments if segment.number not in self._untouched]
 
     def _on_gpu(self, segment: Segment) -> bool:
         tensor, objects = self._kinds.tensor, self._numbering.objects
@@ -219,7 +224,7 @@ class Deferred:
     def _unnamed_views(self, reached: Set[int]) -> set[int]:
         """Views that no name leads to, so they are part of a reduced form, which is rebuilt during decoding."""
         objects, kinds, walker = self._numbering.objects, self._kinds, self._walker
-        named = (self._numbering.number(value) for value in self._namespace.values())
+        named = (self._numbering.number(value) for value in tuple(self._namespace.values()))
         waiting = [number for number in named if number in reached]
         held: set[int | None] = set()
         while waiting:

@@ -27,7 +27,7 @@ class Received(NamedTuple):
 
     delta: Mapping[str, Any]
     file_descriptor: int
-    bound_stays: bool
+    keeps_bound: bool
     apply_extra: Callable[[Any, OnUndo], object]
 
 

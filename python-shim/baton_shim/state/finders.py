@@ -13,7 +13,7 @@ from typing import Any
 
 from baton_shim.base.local_modules import is_own
 from baton_shim.base.originals import of_notebook
-from baton_shim.state.refusal import Stayed
+from baton_shim.state.refusal import StandIn
 
 
 class Finders:
@@ -29,7 +29,7 @@ class Finders:
 def install(finders: list[Any]) -> dict[str, Any]:
     """Returns no names to bind. A file that installs its hook has done so here, too, when it was imported just now."""
     installed = {type(one) for one in sys.meta_path if is_of_own_file(one)}
-    sys.meta_path += [one for one in finders if type(one) is not Stayed and type(one) not in installed]
+    sys.meta_path += [one for one in finders if type(one) is not StandIn and type(one) not in installed]
     return {}
 
 

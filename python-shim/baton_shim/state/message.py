@@ -118,9 +118,9 @@ class Header:
     modules: bytes | None = None  # what must be loaded before the body is read
     buffers: tuple[int, ...] = ()  # sizes of the buffers after the body
     deferred: tuple[tuple[int, int], ...] = ()  # segments whose bytes follow: number and size
-    stays: tuple[
+    kept: tuple[
         tuple[int, tuple[str, ...], tuple[int, ...]], ...
-    ] = ()  # for each object that stays: its number, names that it may use, numbers that it holds
+    ] = ()  # for each object that is kept here: its number, names that it may use, numbers that it holds
 
 
 def versions() -> tuple[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from baton_shim.base.examine import is_a, made_in_notebook, of_type
 from baton_shim.state.kinds import ATOMS, Kinds
-from baton_shim.state.refusal import Stayed
+from baton_shim.state.refusal import StandIn
 
 _SEARCHED_OBJECTS = 50_000
 
@@ -23,7 +23,7 @@ def path_to(target: Any, roots: Iterable[tuple[str, Any]], kinds: Kinds) -> str 
         path, obj = waiting.popleft()
         if obj is target:
             return path
-        if type(obj) in ATOMS or type(obj) is Stayed or id(obj) in seen or is_a(obj, types.ModuleType):
+        if type(obj) in ATOMS or type(obj) is StandIn or id(obj) in seen or is_a(obj, types.ModuleType):
             continue
         seen.add(id(obj))
         with contextlib.suppress(Exception):  # in the student's own class: only the other paths from here are lost

@@ -20,7 +20,7 @@ from baton_shim.state.kinds.classes import class_form
 from baton_shim.state.kinds.instances import made, reduced_ordinarily, says_its_arguments
 from baton_shim.state.kinds.prepared import with_attributes
 from baton_shim.state.nans import Nans
-from baton_shim.state.refusal import Stayed, describe_failure, is_spent
+from baton_shim.state.refusal import StandIn, describe_failure, is_spent
 
 _BY_CLOUDPICKLE = (type, types.FunctionType, types.ModuleType)
 _FILE_NAME = 10
@@ -83,7 +83,7 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.kinds, self.patch, self.explain, self.nans = kinds, patch, explain, nans
         self.failed = failed
         self.last: Any = None  # the last object whose reduced form was requested
-        self.stayed: list[Failure] = []
+        self.left_behind: list[Failure] = []
 
     def dump_message(self, patches: list[Patch], rebound: dict[str, Any], extra: object) -> None:
         """Writes what methods may use while an object is rebuilt first, as a separate pickle."""
@@ -138,8 +138,8 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
             return self._stand_in(obj, *describe_failure(obj, error))
 
     def _stand_in(self, obj: Any, reason: str, hint: str | None = None) -> Any:
-        self.stayed.append((obj, reason, hint))
-        return Stayed, (self.explain(obj, reason), hint, is_spent(obj))
+        self.left_behind.append((obj, reason, hint))
+        return StandIn, (self.explain(obj, reason), hint, is_spent(obj))
 
 
 class NanPickler(TablePickler):

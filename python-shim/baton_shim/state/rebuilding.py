@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from baton_shim.base.examine import name_of_type
 from baton_shim.state.errors import short
 from baton_shim.state.nans import Nans
-from baton_shim.state.refusal import Stayed, TableBroken, stayed_text, where_it_stayed
+from baton_shim.state.refusal import StandIn, TableBroken, stand_in_text, where_it_is
 
 _Read = TypeVar("_Read")
 _BY_PYTHON: Any = pickle._Unpickler
@@ -37,17 +37,17 @@ class StandIns:
 
     def __init__(self) -> None:
         self.by_number: dict[int, str] = {}
-        self.made: list[Stayed] = []
+        self.made: list[StandIn] = []
         """Those of the last reading."""
 
-    def new(self, text: str) -> Stayed:
-        self.made.append(Stayed(text, "use it in %%gpu cells"))
+    def new(self, text: str) -> StandIn:
+        self.made.append(StandIn(text, "use it in %%gpu cells"))
         return self.made[-1]
 
 
 class Failure(NamedTuple):
     error: Exception
-    stand_ins: list[Stayed]
+    stand_ins: list[StandIn]
     """Each replaces an object that could not be rebuilt."""
 
 
@@ -73,7 +73,7 @@ def read_what_can_be(read: Callable[[StandIns | None], _Read]) -> tuple[_Read, F
 def not_rebuilt(what: object, error: BaseException) -> str:
     """The text about an object that `what`, a class or a function, should have created."""
     kind = name_of_type(what) if isinstance(what, type) else getattr(what, "__qualname__", None)
-    return f"a {kind!r} object cannot be rebuilt here ({said(error)}) and {where_it_stayed(home=False)}"
+    return f"a {kind!r} object cannot be rebuilt here ({said(error)}) and {where_it_is(home=False)}"
 
 
 def said(error: BaseException) -> str:
@@ -112,7 +112,7 @@ class TolerantUnpickler(_BY_PYTHON):  # type: ignore[misc]
             return self._find(module, name)
         except (ImportError, AttributeError) as error:
             what = f"{name!r} of the module {module!r} cannot be imported here ({said(error)})"
-            return self._stand_ins.new(f"{what} and {where_it_stayed(home=False)}")
+            return self._stand_ins.new(f"{what} and {where_it_is(home=False)}")
 
     def persistent_load(self, number: int) -> Any:
         return self._nans.find(-1 - number)
@@ -138,17 +138,17 @@ class TolerantUnpickler(_BY_PYTHON):  # type: ignore[misc]
                 raise
             del self.stack[depth:]
             if depth and given and given[0] is self.stack[-1]:  # `what` fills the object before it
-                if type(given[0]) is not Stayed:
+                if type(given[0]) is not StandIn:
                     self._warn_not_filled(given[0], error)
                 self.stack.append(None)
                 return
-            named = next((one for one in (what, *given[:1]) if isinstance(one, (type, Stayed))), what)
-            self.stack.append(self._stand_ins.new(stayed_text(named) or not_rebuilt(named, error)))
+            named = next((one for one in (what, *given[:1]) if isinstance(one, (type, StandIn))), what)
+            self.stack.append(self._stand_ins.new(stand_in_text(named) or not_rebuilt(named, error)))
 
     def _fill(self, load: Callable[[Any], None], values: int | None) -> None:
         """Runs an opcode that gives an object `values` values, or all those above the mark."""
         target = self.metastack[-1][-1] if values is None else self.stack[-1 - values]
-        if type(target) is Stayed:
+        if type(target) is StandIn:
             if values is None:
                 self.pop_mark()
             else:

@@ -2,7 +2,7 @@
 
 Three things may happen to an object that is bound to its process (a generator, an open file, a thread). If the cell
 uses it by name, the cell is refused (`Refused`). If the session created it, it stays there under its name
-(`Snapshot.left`). If another object that is sent refers to it, the other end gets a `Stayed` instead, which explains
+(`Snapshot.left`). If another object that is sent refers to it, the other end gets a `StandIn` instead, which explains
 itself when it is used, and becomes the original again when it is sent back.
 
 A lock is sent, because loggers, queues and progress bars everywhere refer to locks, but not while another thread holds
@@ -49,8 +49,8 @@ def refuse(
         reason = why_not(obj)
         if reason is not None:
             raise Refused(name, *reason)
-        if type(obj) is Stayed and not knows(obj):
-            raise Refused(name, f"is not here: {stayed_text(obj)}", "run the cell that made it again")
+        if type(obj) is StandIn and not knows(obj):
+            raise Refused(name, f"is not here: {stand_in_text(obj)}", "run the cell that made it again")
 
 
 def first_name(path: str) -> str:
@@ -63,7 +63,7 @@ class TableBroken(Exception):
     """The two ends number differently (a lost message, another Python). The table cannot be used any more."""
 
 
-class StayedError(RuntimeError):
+class StandInError(RuntimeError):
     """An object that stayed in the other kernel was used here."""
 
     ends_at_the_call = True  # its traceback hides the frames of the library that was called (`frames.py`)
@@ -95,21 +95,21 @@ _SPENT: dict[type, Callable[[Any], object]] = {
 }
 
 
-def where_it_stayed(home: bool) -> str:
+def where_it_is(home: bool) -> str:
     """Where an object stayed, as the other end says it: in the notebook kernel (`home`) or the session."""
     return "stayed in your notebook" if home else "lives on the GPU machine"
 
 
-def stayed_text(obj: object) -> str | None:
+def stand_in_text(obj: object) -> str | None:
     """The text of a stand-in; `None` for anything else."""
-    if type(obj) is not Stayed:
+    if type(obj) is not StandIn:
         return None
     text: str = object.__getattribute__(obj, "_baton_text")
     return text
 
 
-class Stayed:
-    """Replaces an object that stayed in the other kernel; every use of it raises `StayedError`.
+class StandIn:
+    """Replaces an object that stayed in the other kernel; every use of it raises `StandInError`.
 
     It refers to everything known to both kernels that the object holds, and records the notebook's names that the
     object may use. `spent`: whether losing the object costs nothing.
@@ -128,8 +128,11 @@ class Stayed:
     def __repr__(self) -> str:
         return f"<{object.__getattribute__(self, '_baton_text')}>"
 
+    def __format__(self, form: str) -> str:
+        return _raise(self) if form else repr(self)
+
     def __reduce__(self) -> Any:
-        return Stayed, (*_said(self), is_of_spent(self))
+        return StandIn, (*_said(self), is_of_spent(self))
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("__class__", "__reduce__", "__reduce_ex__", "__torch_function__"):
@@ -144,37 +147,37 @@ class Stayed:
         _raise(next(part for part in parts if type(part) is cls))
 
 
-def is_of_spent(stayed: Stayed) -> bool:
-    spent: bool = object.__getattribute__(stayed, "_baton_spent")
+def is_of_spent(stand_in: StandIn) -> bool:
+    spent: bool = object.__getattribute__(stand_in, "_baton_spent")
     return spent
 
 
-def end(stayed: Stayed, session: str) -> str:
+def end(stand_in: StandIn, session: str) -> str:
     """Marks the stand-in as one of a `session` that has ended. Returns what it represented, in a few words."""
-    text, _ = _said(stayed)
-    what = text.removesuffix(f" and {where_it_stayed(home=False)}")
-    object.__setattr__(stayed, "_baton_text", f"{what} and ended with {session}")
-    object.__setattr__(stayed, "_baton_hint", "run the cell that made it again")
+    text, _ = _said(stand_in)
+    what = text.removesuffix(f" and {where_it_is(home=False)}")
+    object.__setattr__(stand_in, "_baton_text", f"{what} and ended with {session}")
+    object.__setattr__(stand_in, "_baton_hint", "run the cell that made it again")
     name, is_a, kind = what.partition("' is ")
     return f"{name}' ({kind.removesuffix(',')})" if is_a else what.partition(" cannot be ")[0]
 
 
-def hold(stayed: Stayed, uses: Iterable[str], held: Iterable[Any]) -> None:
-    object.__setattr__(stayed, "_baton_uses", Uses(uses))
-    object.__setattr__(stayed, "_baton_held", tuple(held))
+def hold(stand_in: StandIn, uses: Iterable[str], held: Iterable[Any]) -> None:
+    object.__setattr__(stand_in, "_baton_uses", Uses(uses))
+    object.__setattr__(stand_in, "_baton_held", tuple(held))
 
 
-def held_by(stayed: Stayed) -> tuple[Any, ...]:
-    held: tuple[Any, ...] = object.__getattribute__(stayed, "_baton_held")
+def held_by(stand_in: StandIn) -> tuple[Any, ...]:
+    held: tuple[Any, ...] = object.__getattribute__(stand_in, "_baton_held")
     return held
 
 
-def _said(stayed: Stayed) -> tuple[str, str | None]:
-    return object.__getattribute__(stayed, "_baton_text"), object.__getattribute__(stayed, "_baton_hint")
+def _said(stand_in: StandIn) -> tuple[str, str | None]:
+    return object.__getattribute__(stand_in, "_baton_text"), object.__getattribute__(stand_in, "_baton_hint")
 
 
-def _raise(stayed: Stayed, *_: Any, **__: Any) -> NoReturn:
-    raise StayedError(*_said(stayed))
+def _raise(stand_in: StandIn, *_: Any, **__: Any) -> NoReturn:
+    raise StandInError(*_said(stand_in))
 
 
 for _name in (
@@ -183,9 +186,9 @@ for _name in (
     "__rmod__ __pow__ __rpow__ __matmul__ __rmatmul__ __and__ __rand__ __or__ __ror__ __xor__ __rxor__ __lshift__ "
     "__rshift__ __neg__ __pos__ __abs__ __invert__ __round__ __reversed__ __int__ __float__ __complex__ __index__ "
     "__divmod__ __rdivmod__ __trunc__ __floor__ __ceil__ __fspath__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ "
-    "__setattr__ __delattr__ __await__ __aiter__ __anext__ __aenter__ __aexit__"
+    "__get__ __setattr__ __delattr__ __await__ __aiter__ __anext__ __aenter__ __aexit__"
 ).split():
-    setattr(Stayed, _name, _raise)
+    setattr(StandIn, _name, _raise)
 
 
 _BY_TYPE: dict[type, tuple[str, str]] = {

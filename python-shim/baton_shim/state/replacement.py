@@ -7,7 +7,7 @@ may be built from objects that are patched themselves.
 
 from __future__ import annotations
 
-from baton_shim.state.refusal import Stayed
+from baton_shim.state.refusal import StandIn
 from baton_shim.state.walk import Reach, Walker
 
 
@@ -43,7 +43,7 @@ def _holders(walker: Walker, numbers: set[int]) -> set[int]:
         number
         for number in range(walker.numbering.anchors, len(walker.numbering))
         if not numbers.isdisjoint(children[number] if number in children else walker.children_of(number))
-        and type(objects[number]) is not Stayed  # the object that it represents holds what it held
+        and type(objects[number]) is not StandIn  # the object that it represents holds what it held
     }
 
 

@@ -95,19 +95,19 @@ class SessionNames:
 
     def stand_in(self, names: Iterable[str]) -> None:
         """Puts stand-ins for names that cannot be sent into the namespace."""
-        from baton_shim.state import Stayed
+        from baton_shim.state import StandIn
 
         for name in self._refused.keys() & names:
             if name not in self._namespace:
                 reason, _ = self._refused[name]
-                self._stand_ins[name] = self._before[name] = self._namespace[name] = Stayed(reason)
+                self._stand_ins[name] = self._before[name] = self._namespace[name] = StandIn(reason)
 
     def explain(self, name: str) -> None:
         """Raises the reason if the name cannot be sent."""
-        from baton_shim.state import StayedError
+        from baton_shim.state import StandInError
 
         if name in self._refused:
-            raise StayedError(*self._refused[name])
+            raise StandInError(*self._refused[name])
 
     def elsewhere(self) -> set[str]:
         """Names of the notebook that the session does not have."""
@@ -123,7 +123,8 @@ class SessionNames:
             if namespace.get(name) is mark:
                 del namespace[name], before[name]
         missing = object()
-        bound = {name for name, value in namespace.items() if before.get(name, missing) is not value}
+        now = tuple(namespace.items())  # a thread of an earlier cell may bind names meanwhile
+        bound = {name for name, value in now if before.get(name, missing) is not value}
         report = {name for name in bound | self._sent if name in namespace}
         gone = {name for name in before if name not in namespace}
         self._before = {}

@@ -24,9 +24,8 @@ class StaleReference(UserWarning):
 def warn_of_stale_holders(old: list[Any], namespace: dict[str, Any], kinds: Kinds) -> None:
     if not old:
         return
-    named = [
-        (name, value) for name, value in namespace.items() if not name.startswith("_") and name not in _TO_THE_SHELL
-    ]
+    now = tuple(namespace.items())  # a thread may bind names meanwhile
+    named = [(name, value) for name, value in now if not name.startswith("_") and name not in _TO_THE_SHELL]
     while old:
         obj = old.pop()
         if sys.getrefcount(obj) <= _HELD_HERE or type(obj).__module__.partition(".")[0] in _INTERNAL:

@@ -26,6 +26,7 @@ from baton_shim.state.cycles import Pace, unreachable
 from baton_shim.state.deferred import Budget, Deferred
 from baton_shim.state.delta import Received, Undo, read_segments
 from baton_shim.state.footprint import Footprint, footprint
+from baton_shim.state.kept_objects import KeptObjects
 from baton_shim.state.kinds import Here, Kinds
 from baton_shim.state.kinds.singletons import of_interpreter
 from baton_shim.state.kinds.tensors import with_graphs
@@ -34,20 +35,19 @@ from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import path_to
 from baton_shim.state.rebuilding import StandIns, read_what_can_be
 from baton_shim.state.refusal import (
-    Stayed,
+    StandIn,
     TableBroken,
     end,
     hold,
     is_of_spent,
     is_spent,
     refuse,
-    stayed_text,
+    stand_in_text,
 )
 from baton_shim.state.replacement import find_replaced
 from baton_shim.state.segments import Segments
 from baton_shim.state.slot_names import SlotNames
 from baton_shim.state.stale import warn_of_stale_holders
-from baton_shim.state.stays import Stays
 from baton_shim.state.unsending import Before
 from baton_shim.state.views import Views
 from baton_shim.state.walk import Reach, Walker
@@ -77,7 +77,7 @@ class Table:
         """Whether the last message created or changed objects, possibly with code of their classes."""
         self._home, self._saved = home, home is not None  # without `home`, it is known from the first message on
         self._only = only
-        self.stayed: list[tuple[object, str]] = []  # what the last snapshot could not include, and why
+        self.left_behind: list[tuple[object, str]] = []  # what the last snapshot could not include, and why
         self.not_rebuilt: list[str] = []  # in the notebook: what arrived as a stand-in for the first time
         self.failed_at: str | None = None
         """In a session: the path to what could not be rebuilt, which has broken the table."""
@@ -91,8 +91,8 @@ class Table:
         anchors = [namespace, main, patch, *of_interpreter(), *self._kinds.anchors()]
         self._numbering = Numbering(anchors, find_class, patch)
         self._writer = Writer(self._here, self._kinds, self._numbering, patch)
-        self._stays = Stays(namespace, self._numbering)
-        self._walker = Walker(self._numbering, self._kinds, self._stays)
+        self._kept_objects = KeptObjects(namespace, self._numbering)
+        self._walker = Walker(self._numbering, self._kinds, self._kept_objects)
         self._views = Views(self._here, self._kinds, self._numbering)
         self._foreign = bytearray(len(self._numbering))  # for each number, whether the other end assigned it
         self._given: Set[int] = frozenset()  # what the last snapshot and its supplements updated
@@ -125,9 +125,9 @@ class Table:
     ) -> Snapshot:
         """What the other end lacks to have these names as they are here.
 
-        Values of a dict `extra`, and names in a session, are replaced by a `Stayed` if they cannot be sent. In the
+        Values of a dict `extra`, and names in a session, are replaced by a `StandIn` if they cannot be sent. In the
         notebook kernel, `Refused` is raised for a `certain` name that cannot be sent (None: all are certain); nothing
-        has changed then, and the table can still be used. Other names are replaced by a `Stayed` with the same reason.
+        has changed then, and the table can still be used. Other names are replaced by a `StandIn` with the same reason.
         `unsent` names were not in the other end's last message, and it may have bound them to other objects since: they
         are bound again in any case. Without `partings`, the last change of an object that is no longer used here is not
         sent. `modules` is for the other end's `load_modules`. With a `budget`, memory beyond it is deferred. `places`
@@ -137,7 +137,7 @@ class Table:
         self._before = None
         first = self._home is None
         home = True if first else bool(self._home)
-        roots = {name: self.namespace[name] for name in dict.fromkeys(names) if name in self.namespace}
+        roots = self._values_of(names)
         gone = [name for name in dict.fromkeys(deleted) if name not in self.namespace]
         certain = frozenset(roots) if certain is None else certain
         if home:
@@ -159,9 +159,14 @@ class Table:
         """
         self._check_usable()
         self._before = None
-        roots = {name: self.namespace[name] for name in names if name in self.namespace}
+        roots = self._values_of(names)
         refuse(roots, self._kinds.why_not, self.knows)
         return self._send(Sending(roots, frozenset(roots), extra, home=True, given=self._given))
+
+    def _values_of(self, names: Iterable[str]) -> dict[str, Any]:
+        """The names that are bound. A thread may bind and delete names meanwhile."""
+        found = {name: self.namespace.get(name, self) for name in dict.fromkeys(names)}
+        return {name: obj for name, obj in found.items() if obj is not self}
 
     def _send(self, sending: Sending) -> Snapshot:
         """After an error nothing has changed."""
@@ -200,7 +205,7 @@ class Table:
             except BaseException:
                 self._segments.show(hidden)
                 raise
-            self.stayed = written.stayed
+            self.left_behind = written.left_behind
         header = Header(
             count_before=len(numbering),
             count_after=len(numbering) + len(written.fresh),
@@ -223,9 +228,9 @@ class Table:
         self._drop(replaced)
         numbering.add(written.fresh)
         self._slot_names.note(written.fresh)
-        stayed = [] if home else [obj for obj, _ in written.stayed]
-        if stays := self._stays.news(reach.marked, stayed, sending.dying):
-            header = replace(header, stays=stays)
+        left_behind = [] if home else [obj for obj, _ in written.left_behind]
+        if kept := self._kept_objects.news(reach.marked, left_behind, sending.dying):
+            header = replace(header, kept=kept)
         self._foreign.extend(bytes(len(written.fresh)))
         self._views.note_used()
         self._views.find_moved(reach.changed)
@@ -279,15 +284,15 @@ class Table:
 
     def keeps(self) -> bool:
         """In a session: whether the notebook knows an object here that no other session can have."""
-        return any(not is_spent(obj) for obj in self._stays.objects())
+        return any(not is_spent(obj) for obj in self._kept_objects.objects())
 
     def end_session(self, session: str) -> list[str]:
         """In the notebook: the `session` of this table has ended. Returns short descriptions of what only it had."""
         objects = self._numbering.objects
-        kept = [n for n in self._numbering.living() if type(objects[n]) is Stayed and self._foreign[n]]
+        kept = [n for n in self._numbering.living() if type(objects[n]) is StandIn and self._foreign[n]]
         kept = sorted(set(kept).difference(self._numbering.dropped, self._numbering.unreferenced_among(kept)))
         lost = [(objects[number], end(objects[number], session)) for number in kept]
-        return [words for stayed, words in lost if not is_of_spent(stayed)]
+        return [words for stand_in, words in lost if not is_of_spent(stand_in)]
 
     def path(self, obj: object, name: str) -> str | None:
         """The path to an object from a name that reaches it."""
@@ -330,7 +335,7 @@ class Table:
         """In the notebook: drops all objects of a void table for which nothing more will arrive."""
         self.broken = True
         self._segments.clear()
-        del self._numbering, self._stays, self._walker, self._views, self._bindings, self.deferred
+        del self._numbering, self._kept_objects, self._walker, self._views, self._bindings, self.deferred
 
     def memory_bytes(self) -> int:
         """The memory of arrays and similar objects that both ends hold, in bytes."""
@@ -338,7 +343,7 @@ class Table:
 
     def release(self) -> None:
         """Called when the memory of the last snapshot has been read."""
-        self._pins, self.stayed = [], []
+        self._pins, self.left_behind = [], []
 
     def _dying(self) -> list[int]:
         """Drops objects that only the table refers to; the other end learns that with this message.
@@ -381,7 +386,7 @@ class Table:
         self._bindings.drop(numbers)
         for number in numbers:
             self._walker.forget(number)
-            self._stays.drop(number)
+            self._kept_objects.drop(number)
             self._views.leave(number)
         self._numbering.drop(numbers)
 
@@ -390,7 +395,7 @@ class Table:
         self._foreign = bytearray(self._foreign[number] for number in sorted(moved))
         self._given = {moved[number] for number in self._given if number in moved}
         self._walker.move(moved)
-        self._stays.move(moved)
+        self._kept_objects.move(moved)
         self._views.move(moved)
         self._bindings.move(moved)
 
@@ -401,12 +406,12 @@ class Table:
         delta: Mapping[str, Any],
         file_descriptor: int,
         *,
-        bound_stays: bool = False,
+        keeps_bound: bool = False,
         apply_extra: Callable[[Any, OnUndo], object] = lambda extra, undo: None,
     ) -> object:
         """Applies the other end's snapshot. Returns its `extra`.
 
-        With `bound_stays`, a name that is bound here is not rebound. `apply_extra` is called with the `extra` before
+        With `keeps_bound`, a name that is bound here is not rebound. `apply_extra` is called with the `extra` before
         names are bound, and does everything else that belongs to the message; actions that it adds to the undo are
         undone with it.
 
@@ -423,7 +428,7 @@ class Table:
             self.broken = True
             raise TableBroken(f"Message {delta['messages']} arrived instead of message {self.messages}")
         self._here.home = self._home
-        read = partial(self._read, Received(delta, file_descriptor, bound_stays, apply_extra))
+        read = partial(self._read, Received(delta, file_descriptor, keeps_bound, apply_extra))
         try:
             if self._saved:
                 (header, (_, rebound, extra), fresh, undo), failure = read(None), None
@@ -438,7 +443,7 @@ class Table:
             raise
         old = [self._numbering.objects[n] for n in header.replaced if self._home and n not in self._numbering.dropped]
         with collector_paused():
-            self._commit(header, fresh, rebound, undo, bound_stays)
+            self._commit(header, fresh, rebound, undo, keeps_bound)
         warn_of_stale_holders(old, self.namespace, self._kinds)
         self._views.drop_segments(delta["dropped_segments"])
         self._segments.settle_deferred()
@@ -452,14 +457,14 @@ class Table:
             undo.forget()
         return extra
 
-    def _news(self, stand_ins: list[Stayed]) -> list[str]:
+    def _news(self, stand_ins: list[StandIn]) -> list[str]:
         """Why these could not be rebuilt, where that has not been reported yet."""
-        texts = dict.fromkeys(text for one in stand_ins if (text := stayed_text(one)) is not None)
+        texts = dict.fromkeys(text for one in stand_ins if (text := stand_in_text(one)) is not None)
         news = [text for text in texts if text not in self._reported]
         self._reported.update(news)
         return news
 
-    def _path_to_one(self, stand_ins: list[Stayed], rebound: dict[str, Any]) -> str | None:
+    def _path_to_one(self, stand_ins: list[StandIn], rebound: dict[str, Any]) -> str | None:
         roots = [*rebound.items(), *self.namespace.items()]
         return next((path for one in stand_ins if (path := path_to(one, roots, self._kinds))), None)
 
@@ -500,14 +505,14 @@ class Table:
         else:
 
             def bind(names: dict[str, Any]) -> None:
-                self._bind(names, undo, received.bound_stays)
+                self._bind(names, undo, received.keeps_bound)
 
             expected = self._reserved, header.count_after
             message, fresh = self._numbering.load(body, buffers, *expected, bind, stand_ins)
         self._kinds.settle()
         return header, message, fresh
 
-    def _commit(self, header: Header, fresh: list[Any], rebound: dict[str, Any], undo: Undo, bound_stays: bool) -> None:
+    def _commit(self, header: Header, fresh: list[Any], rebound: dict[str, Any], undo: Undo, keeps_bound: bool) -> None:
         numbering = self._numbering
         going = [n for n in (*header.dropped, *header.replaced) if n not in numbering.dropped]
         # Those that live on here may get a new number.
@@ -515,7 +520,7 @@ class Table:
         self._drop(going)
         numbering.add(fresh)
         self._slot_names.note(fresh)
-        for number, uses, held in header.stays:
+        for number, uses, held in header.kept:
             hold(numbering.objects[number], uses, map(numbering.objects.__getitem__, held))
             self._walker.forget(number)
         self._foreign.extend(b"\1" * len(fresh))
@@ -523,7 +528,7 @@ class Table:
         self._views.find_moved(undo.patched)
         self._views.drop_unused()
         numbering.unsent.difference_update(header.dropped, header.replaced)
-        self._bind(rebound, undo, bound_stays)
+        self._bind(rebound, undo, keeps_bound)
         self._bindings.note(undo.bound)
         for name in header.deleted:
             undo.keep_name(self.namespace, name)
@@ -534,12 +539,12 @@ class Table:
         if header.compact:
             self._compact()
 
-    def _bind(self, names: dict[str, Any], undo: Undo, bound_stays: bool) -> None:
+    def _bind(self, names: dict[str, Any], undo: Undo, keeps_bound: bool) -> None:
         if self._only is not None:
             names = {name: names[name] for name in self._only(names) if name in names}
         for name, value in names.items():
             undo.bound[name] = value
-            if not (bound_stays and name in self.namespace):
+            if not (keeps_bound and name in self.namespace):
                 undo.keep_name(self.namespace, name)
                 self.namespace[name] = value
 
@@ -551,7 +556,7 @@ class Table:
             obj = self._reserved[number - len(objects)]
         else:
             obj = objects[number]
-            if type(obj) is Stayed:  # the object that it represents changed in its own kernel
+            if type(obj) is StandIn:  # the object that it represents changed in its own kernel
                 return
             self._undo.keep(number, self._kinds.of(obj), obj)
         by_kind = self._kinds.by_name[kind]

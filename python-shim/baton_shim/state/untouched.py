@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import mmap
 import os
-from array import array
+import sys
 
 from baton_shim.state.segments import Segment
 
-_PRESENT, _SWAPPED, _OF_FILE = 1 << 63, 1 << 62, 1 << 61  # see Linux's `pagemap.rst`
+_PRESENT, _SWAPPED, _OF_FILE = 1 << 7, 1 << 6, 1 << 5  # of an entry's highest byte, see Linux's `pagemap.rst`
+_UNTOUCHED = bytes(byte for byte in range(256) if not byte & (_PRESENT | _SWAPPED) or byte & _OF_FILE)
 _ENTRY_BYTES = 8
+_HIGHEST = _ENTRY_BYTES - 1 if sys.byteorder == "little" else 0
 _ENTRIES = 64 << 10  # entries read at once
 
 
@@ -31,15 +33,12 @@ def is_untouched(segment: Segment) -> bool:
     try:
         for start in range(first, end, _ENTRIES):
             count = min(_ENTRIES, end - start)
-            entries = array("Q", os.pread(pages, count * _ENTRY_BYTES, start * _ENTRY_BYTES))
-            if len(entries) != count or any(map(_is_touched, set(entries))):
+            entries = os.pread(pages, count * _ENTRY_BYTES, start * _ENTRY_BYTES)
+            touched = entries[_HIGHEST::_ENTRY_BYTES].translate(None, delete=_UNTOUCHED)
+            if len(entries) != count * _ENTRY_BYTES or touched:
                 return False
-    except (OSError, ValueError):
+    except OSError:
         return False
     finally:
         os.close(pages)
     return True
-
-
-def _is_touched(entry: int) -> bool:
-    return bool(entry & (_PRESENT | _SWAPPED)) and not entry & _OF_FILE

@@ -13,10 +13,10 @@ from itertools import compress, repeat
 from operator import is_, itemgetter
 from typing import Any
 
+from baton_shim.state.kept_objects import KeptObjects
 from baton_shim.state.kinds import ATOMS, Kinds, is_leaf
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.refusal import may_be_guilty
-from baton_shim.state.stays import Stays
 
 Known = tuple[Any, Any]  # a kind, and the state at the last message
 
@@ -45,8 +45,8 @@ _BATCH = 1024  # objects compared at once; if one has changed, each is compared 
 class Walker:
     """Compares the objects of one table with their states at the last message."""
 
-    def __init__(self, numbering: Numbering, kinds: Kinds, stays: Stays) -> None:
-        self.numbering, self.kinds, self.stays = numbering, kinds, stays
+    def __init__(self, numbering: Numbering, kinds: Kinds, kept_objects: KeptObjects) -> None:
+        self.numbering, self.kinds, self.kept_objects = numbering, kinds, kept_objects
         self.states: dict[int, Known] = {}
         self.children: dict[int, tuple[int, ...]] = {}
         self._incomplete: set[int] = set()  # objects with children that may get a number
@@ -73,9 +73,9 @@ class Walker:
         obj = self.numbering.objects[number]
         kind = self.kinds.of(obj)
         if self.kinds.why_not(obj) is not None:
-            with suppress(Exception):  # the class's own code failed: it stays
+            with suppress(Exception):  # the class's own code failed: it kept_objects
                 if may_be_guilty(obj):  # a file may be closed, for example, and is sent then
-                    self.states[number] = (self.kinds.staying, None)
+                    self.states[number] = (self.kinds.unsendable, None)
         elif kind.changes:
             try:
                 state = kind.read(obj)
@@ -196,7 +196,7 @@ class Walker:
         for number in unchanged:
             if number not in children:
                 self.children_of(number)
-        return self.stays.below(unchanged).union(*map(children.__getitem__, unchanged))
+        return self.kept_objects.below(unchanged).union(*map(children.__getitem__, unchanged))
 
     def _change(self, number: int, reach: Reach) -> list[Any]:
         obj = self.numbering.objects[number]
@@ -230,8 +230,8 @@ class Walker:
         memo = self.numbering.memo
         known = self.states.get(number)
         is_known_leaf = known is not None and known[0] is self.kinds.leaf
-        stays = known is None and self.kinds.why_not(obj) is not None
-        if is_known_leaf or stays or type(obj) in ATOMS or number in self.numbering.dropped or is_leaf(obj):
+        kept_objects = known is None and self.kinds.why_not(obj) is not None
+        if is_known_leaf or kept_objects or type(obj) in ATOMS or number in self.numbering.dropped or is_leaf(obj):
             below: tuple[int, ...] = ()
         else:
             kind, state = known if known is not None else (self.kinds.of(obj), None)

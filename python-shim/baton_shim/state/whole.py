@@ -70,15 +70,15 @@ def whole(
             lost |= news
         else:
             reasons = {}
-            for obj, reason in table.stayed:
+            for obj, reason in table.left_behind:
                 for name in names:
                     if (way := table.path(obj, name)) is not None:
                         reasons.setdefault(name, reason if way in reason else f"holds '{way}', which {reason}")
-            if table.stayed and not reasons:
+            if table.left_behind and not reasons:
                 # The search for a path is limited, and does not know every kind of reference.
                 reasons = reasons_of(unpackable(make_table, values, stand_ins=False))
             if not reasons:
-                losses = [*lost.values(), *(reason for _, reason in table.stayed)]
+                losses = [*lost.values(), *(reason for _, reason in table.left_behind)]
                 return Whole(table, snapshot, sorted(names), left, losses)
         left |= reasons
         names -= reasons.keys()

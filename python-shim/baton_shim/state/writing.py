@@ -28,7 +28,7 @@ class Sending:
     roots: dict[str, Any]
     """Names with their values here."""
     certain: Set[str]
-    """Those of them that must not be replaced by a `Stayed`."""
+    """Those of them that must not be replaced by a `StandIn`."""
     extra: object
     """Values that belong to the message and have no name in the notebook."""
     home: bool
@@ -60,7 +60,7 @@ class Written:
     buffers: list[Any] = field(default_factory=list)
     fresh: list[Any] = field(default_factory=list)
     """Objects that are new to the table, in the order of their numbers."""
-    stayed: list[tuple[object, str]] = field(default_factory=list)
+    left_behind: list[tuple[object, str]] = field(default_factory=list)
     """What could not be included, and why."""
     left: dict[str, str] = field(default_factory=dict)
     """In a session: names of such objects, with the reason."""
@@ -87,7 +87,7 @@ class Writer:
         patches = self._patches(reach, last)
         file, pickler = self._dump(patches, rebound, sending, replaced, reach)
         left: dict[str, str] = {}
-        for obj, reason, hint in pickler.stayed:
+        for obj, reason, hint in pickler.left_behind:
             for name in (name for name, root in sending.roots.items() if root is obj):
                 if not sending.home:
                     left[name] = reason
@@ -97,7 +97,7 @@ class Writer:
             file.getvalue(),  # without a copy; a view of the file would keep it from closing
             pickler.large.buffers,
             self._numbering.numbered_by(pickler),
-            [(obj, reason) for obj, reason, _ in pickler.stayed],
+            [(obj, reason) for obj, reason, _ in pickler.left_behind],
             left,
         )
 
@@ -126,7 +126,7 @@ class Writer:
             if name is not None:
                 return str(Refused(name, reason))
             path = path_to(obj, named, self._kinds) or f"a {type(obj).__qualname__}"
-            return f"'{path}' {reason} and {self._here.where_it_stayed}"
+            return f"'{path}' {reason} and {self._here.where_it_is}"
 
         failed: dict[int, Failure] = {}
         pickler: TablePickler

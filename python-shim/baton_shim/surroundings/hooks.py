@@ -72,14 +72,14 @@ class Hooks:
         self._known = self._next
 
     def apply(self, found: Attached, undo: OnUndo) -> None:
-        from baton_shim.state import Stayed
+        from baton_shim.state import StandIn
 
         # After a failure, only the other end may have these.
         undo(partial(setattr, self, "_known", {**{place: [] for place in found}, **self._known}))
         for place, entries in found.items():
             known = self._known.pop(place, [])
             if place != PATCHES:  # a stand-in in PATCHES reports the reason itself
-                entries = [(key, one) for key, one in entries if type(one) is not Stayed]
+                entries = [(key, one) for key, one in entries if type(one) is not StandIn]
             if place in tables():
                 PRINTERS.note(one for _, one in entries)
                 replace_entries(place, dict(known), dict(entries), undo)

@@ -98,8 +98,8 @@ def begun(message: Unpacked, namespace: dict[str, Any], surroundings: Surroundin
 def packed_result(result: Any, namespace: dict[str, Any], number: int) -> Packed:
     table = Table(namespace, home=False)
     snapshot = table.snapshot([], extra={RESULT: result}, places=[(RESULT, result)])
-    if table.stayed:
-        obj, reason = table.stayed[0]
+    if table.left_behind:
+        obj, reason = table.left_behind[0]
         namespace[RESULT] = result  # the path to the object is looked up here, until this call has ended
         way = table.path(obj, RESULT) or RESULT
         raise CannotReturn(

@@ -91,7 +91,7 @@ class Settings:
                     continue
                 changes[name] = [pickle.dumps(kind.difference(before, now), protocol=5)]
             except Exception as error:  # a value that cannot be pickled, a library that was patched
-                self._warn_that_it_stays(kind, error)
+                self._warn_that_it_is_kept(kind, error)
                 continue
             self._next[name] = now
         return changes or None
@@ -155,7 +155,7 @@ class Settings:
                 self._wait(kind, differences)
         return troubles
 
-    def _warn_that_it_stays(self, kind: Kind, error: Exception) -> None:
+    def _warn_that_it_is_kept(self, kind: Kind, error: Exception) -> None:
         if kind.name not in self._reported and kind.module.partition(".")[0] not in FIT.unfit:
             self._reported.add(kind.name)
             reason = f"{type(error).__name__}: {first_line(error)}"

@@ -85,7 +85,7 @@ def word_for(error: object) -> str | None:
     if isinstance(error, FileNotFoundError) and error.filename == PROGRAM:
         return PROGRAM_NOT_HERE
     state = sys.modules.get("baton_shim.state")  # loaded with the first %%gpu cell
-    if state is not None and isinstance(error, state.StayedError):
+    if state is not None and isinstance(error, state.StandInError):
         return f"hint: {error.hint}"
     module = type(error).__module__
     for prefix, library in GPU_LIBRARIES.items():

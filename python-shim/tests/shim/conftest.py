@@ -283,7 +283,7 @@ class Baton:
         self.asked: list[list[str]] = []
         """Names that cells looked up and were not given, one list for each request."""
         self.before_names: Callable[[], None] = lambda: None
-        self.before_finish: Callable[[], None] = lambda: None
+        self.before_finish: Callable[[], object] = lambda: None
         self.fail_with: dict[str, Any] | None = None
         self.follow = threading.Event()
         """While cleared, deferred state does not arrive."""
@@ -358,6 +358,21 @@ class Baton:
 
     def remote_text(self) -> str:
         return "".join(content["text"] for kind, content in self.remote if kind == "stream")
+
+    def end_proxy_after(self, last: str) -> None:
+        """The notebook's connection closes with this message, which it receives, but cannot answer."""
+        send, stream = self.home.send, self.home.stream
+        assert stream is not None
+
+        def send_until(name: str, body: dict[str, Any], file: int | None = None) -> None:
+            if name == last:
+                stream.shutdown(socket.SHUT_RD)
+            send(name, body, file)
+            if name == last:
+                stream.shutdown(socket.SHUT_WR)
+                raise EOFError
+
+        self.home.send = send_until  # type: ignore[method-assign]
 
     def lose_session(self) -> None:
         if self.session is not None:
@@ -484,6 +499,8 @@ class Baton:
                 return body
             if name == "applied":
                 self.applied = body
+                if body["error"] is not None:
+                    self.home.send("undone", {"call": call})
                 return self._serve_deferred(session, call) if deferred_bytes else None
 
     def _serve_deferred(self, session: Session, call: int) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from baton_shim.notebook import analysis
+from baton_shim.notebook.lent import uses_of
 from IPython.core.inputtransformer2 import TransformerManager
 
 transform = TransformerManager().transform_cell
@@ -92,7 +93,16 @@ def test_names_that_a_cell_uses(source: str, needed: str) -> None:
         ("%%bash\necho $a", ""),
         ("%%writefile a.txt\nb", "a"),
         ("c.query('x > @a')", "a"),
+        ("c.query(f'x > @a and y < {d}')", "a"),
+        ("c.query('x > @a ' + 'and y < @b')", "a b"),
+        ("c.query('x > @a and y < {}'.format(d))", "a"),
+        ("q = 'x > @a'\nc.query(q)", "a"),
+        ("x.evaluate(f'a + {b}')", "a"),
+        ("c.eval('a + ' + 'b')", "a b"),
+        ("eval('a + ' + 'b')", ""),
+        ("print('me@a.edu')", ""),
         ("eval_of.formula('a ~ b')", "a b"),
+        ("eval_of.formula(f'a ~ b + {c}')", "a b"),
         ("print('a b')", ""),
         ("jobs.new('a(b, n=c.d)')", "a b c"),
         ("print('a (b)')", "a b"),
@@ -152,6 +162,8 @@ def test_text_that_is_evaluated(source: str, needed: str) -> None:
             "when = d.datetime(2026, 1, 1, tzinfo=Z())\nx = 1",
             "when x",
         ),
+        ("f()", "def f(): return table.query('a > @x')\ntable = 1\nx = 1", "f table x"),
+        ("f()", "def f(k): return [table.query(f'a > @x + {k}') for _ in k]\ntable = 1\nx = 1", "f table x"),
         ("bound()", "class A:\n    def m(self): return x\nbound = A().m\nx = 1", "bound x"),
     ],
 )
@@ -210,6 +222,21 @@ def test_everything_leaves_out_what_ipython_made() -> None:
         "a",
         "_mine",
     }
+
+
+@pytest.mark.parametrize(
+    ("source", "anything"),
+    [
+        ("from math import *", True),
+        ("if a:\n    from math import *", True),
+        ("exec('from math import *')", True),
+        ("%time from math import *", True),
+        ("from math import pi", False),
+        ("import math", False),
+    ],
+)
+def test_whether_a_cell_may_use_anything(source: str, anything: bool) -> None:
+    assert uses_of(analysis.of_cell(source, transform), {}, set()).anything is anything
 
 
 def test_stores() -> None:

@@ -299,7 +299,7 @@ def test_a_name_that_may_be_used_is_refused_where_it_is_used(baton: Baton) -> No
     cell = baton.run("%%gpu\nheld = [steps]\nif not wanted: next(steps)")
     assert cell.error == "StateRefused: 'steps' is a generator and cannot move to the GPU machine"
     cell = baton.run("%%gpu\nheld = 2\nif not wanted: next(steps)")
-    assert cell.error == "StayedError: 'steps' is a generator and cannot move to the GPU machine"
+    assert cell.error == "StandInError: 'steps' is a generator and cannot move to the GPU machine"
     assert "hint: create it inside the cell, or turn it into a list first" in cell.traceback
     assert baton.value("held, steps is same, next(steps)") == "(2, True, 1)"
     baton.run("%%gpu\nif not wanted: held = steps")

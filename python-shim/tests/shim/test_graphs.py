@@ -67,5 +67,5 @@ def test_a_stand_in_in_a_call_of_torch(baton: Baton) -> None:
     baton.run("import torch\nholder = [n for n in [0]]; holder[0] = (n for n in [1])")
     for call in ("torch.add(holder[0], 1)", "torch.nn.Linear(2, 2)(holder[0])", "torch.stack([holder[0]])"):
         cell = baton.run(f"%%gpu\n{call}")
-        assert cell.error == "StayedError: 'holder[0]' is a generator and stayed in your notebook", cell.traceback
+        assert cell.error == "StandInError: 'holder[0]' is a generator and stayed in your notebook", cell.traceback
         assert "site-packages" not in cell.traceback

@@ -194,11 +194,11 @@ def test_reset_in_a_cell(baton: Baton) -> None:
 def test_a_name_that_cannot_come_says_why(baton: Baton) -> None:
     baton.run("steps = (n for n in [1])\ndef f(): return list(steps)\nheld = [steps, 1]")
     cell = baton.run("%%gpu\neval('st' + 'eps')")
-    assert cell.error == "StayedError: 'steps' is a generator and cannot move to the GPU machine"
+    assert cell.error == "StandInError: 'steps' is a generator and cannot move to the GPU machine"
     assert "hint: create it inside the cell, or turn it into a list first" in cell.traceback
     cell = baton.run("%%gpu\ntry: eval('st' + 'eps')\nexcept RuntimeError as e: print(e)\nmine = 1\neval('f' + '()')")
     assert cell.text() == "'steps' is a generator and cannot move to the GPU machine\n"
-    assert cell.error.startswith("StayedError")
+    assert cell.error.startswith("StandInError")
     assert baton.value("mine") == "1"
     assert baton.asked == [["steps"], ["steps"], ["f"]]
     assert baton.run("%%gpu\neval('he' + 'ld')[1]").result == "1"

@@ -44,6 +44,15 @@ def test_variables_of_the_environment_are_undone(baton: Baton) -> None:
     assert baton.run(f"%%gpu\n{look}").result == "['1', None]"
 
 
+def test_the_last_values_are_forgotten_and_then_known_again(baton: Baton) -> None:
+    assert baton.run("'first'").result == "'first'"
+    baton.run("%%gpu\n'undone'")
+    baton.run("'second'")
+    baton.run("%gpu_undo")
+    assert baton.run("_, __, ___").result == "('second', '', 'first')"
+    assert baton.run("len(_), __").result == "(3, 'second')"
+
+
 def test_several_cells_and_blocks(baton: Baton) -> None:
     baton.run(MAKE + "\nfrom baton import gpu")
     baton.run("%%gpu\nx += 1; rows.append(2)")
@@ -133,3 +142,15 @@ def test_what_an_error_left_and_what_is_no_option(baton: Baton) -> None:
     baton.fail_with = None
     assert baton.run("%gpu_undo").text().startswith("Undone: In[2]. rows is as before")
     assert baton.value("rows") == "[]"
+
+
+def test_after_the_proxy_has_ended(baton: Baton) -> None:
+    """It ends when it has passed on the cell's changes, before the notebook reports that they were applied."""
+    baton.run("rows = [1]")
+    baton.end_proxy_after("finished")
+    cell = baton.run("%%gpu\nrows.append(2)\nlen(rows)")
+    assert cell.result == "2"
+    assert baton.run("%%gpu\nrows.append(3)").error.startswith("GpuServiceError: Baton's proxy, which connects")
+    assert baton.value("rows") == "[1, 2]"
+    assert baton.run("%gpu_undo").text().startswith("Undone: In[2]. rows is as before")
+    assert baton.value("rows") == "[1]"

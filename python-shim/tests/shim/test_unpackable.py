@@ -39,7 +39,7 @@ def test_what_a_cell_made_stays_in_the_session(baton: Baton, case: str) -> None:
     assert "In the notebook it is as before the cell; everything else has returned" in lines
     assert "warning: The result " in lines
     assert baton.value("other, new, held, first, logging.root.manager.disable") == "([1, 1], 7, [2], [[2]], 5)"
-    assert baton.value(f"type(_{cell.reply['execution_count']}).__name__") == "'Stayed'"
+    assert baton.value(f"type(_{cell.reply['execution_count']}).__name__") == "'StandIn'"
     cell = baton.run("%%gpu\nother.append(len(held)); held = [3]")
     assert cell.reply["status"] == "ok", cell.traceback
     assert "warning" not in cell.text("stderr")
@@ -67,7 +67,7 @@ def test_a_cell_that_names_it_is_refused_by_name(baton: Baton, case: str) -> Non
     assert reason.removeprefix("holds 'held[100]', which ") in cell.error
     assert baton.run("%%gpu\nother.append(2)").reply["status"] == "ok"
     assert baton.run("%%gpu\nif not other: held\nother.append(eval('len(other)'))").reply["status"] == "ok"
-    assert baton.run("%%gpu\neval('le' + 'n(held)')").error.startswith("StayedError: 'held")
+    assert baton.run("%%gpu\neval('le' + 'n(held)')").error.startswith("StandInError: 'held")
 
 
 NESTED = "x = []\nfor n in range(300_000): x = [x]\n"

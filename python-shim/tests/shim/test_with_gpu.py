@@ -223,6 +223,17 @@ def test_errors(baton: Baton) -> None:
     assert "baton_shim" not in (ok(baton, caught) or "")
 
 
+def test_errors_name_the_cell_and_function_that_ran(baton: Baton) -> None:
+    """Although the codes of the blocks are equal."""
+    baton.run(IMPORTED)
+    for name, before in (("train", 1), ("train", 2), ("again", 2)):
+        cell = baton.run(f"def {name}(n):\n    m = n + {before}\n    with gpu:\n        1 / n\n{name}(0)")
+        number = cell.reply["execution_count"]
+        lines = [line for line in cell.traceback.splitlines() if line.startswith("Cell In")]
+        assert lines == [f"Cell In[{number}], line 5", f"Cell In[{number}], line 4, in {name}()"]
+        assert f"m = n + {before}" in cell.traceback
+
+
 def test_in_the_session_it_changes_nothing(baton: Baton) -> None:
     baton.run(IMPORTED)
     baton.run("def f():\n    with gpu:\n        return os.getpid()\n@gpu\ndef g(): return os.getpid()")
@@ -306,7 +317,7 @@ def test_what_is_refused_where_it_is_written(baton: Baton, code: str, error: str
 def test_what_cannot_travel(baton: Baton) -> None:
     baton.run(IMPORTED)
     baton.run("def f():\n    steps = (n for n in [1])\n    with gpu:\n        x = 3\n        return next(steps)")
-    stayed = "StayedError: 'steps' is a generator and cannot move to the GPU machine"
+    stayed = "StandInError: 'steps' is a generator and cannot move to the GPU machine"
     cell = baton.run("f()")
     assert cell.error == stayed
     assert "hint: create it inside the cell, or turn it into a list first" in cell.traceback

@@ -544,7 +544,7 @@ def test_an_array_that_came_home_is_memory_of_a_new_table(pair: Pair) -> None:
     pair.remote("x = np.ones(100_000); view = x[5:]", "np")
     table = Table(pair.namespace)
     snapshot = table.snapshot(["x", "view"])
-    assert table.stayed == []
+    assert table.left_behind == []
     wire = snapshot.as_wire()
     assert [segment["bytes"] for segment in wire["segments"]] == [800_000]
     assert sum(len(part) for part in wire["stream"] if isinstance(part, bytes)) < 2000

@@ -29,6 +29,7 @@ def test_memory_that_a_new_session_only_read_does_not_stay(away: Pair, kind: str
     for code in ("total = float(x.sum())", "1 / 0", "total += float(x[5])"):
         away.remote(code, "x", *(["total"] if "+=" in code else []))
         assert not away.table.deferred.numbers and away.table.deferred.names() == []
+        assert not away.read_again
     assert away.namespace["total"] == 160_001
     away.remote("x[7] = 5", "x")
     assert away.table.deferred.numbers and away.table.deferred.names() == ["x"]

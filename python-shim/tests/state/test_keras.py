@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(600)  # two processes import the libraries and 
 
 BEGIN = """
 from harness import Pair
-from baton_shim.state.refusal import StayedError
+from baton_shim.state.refusal import StandInError
 pair = Pair()
 home = pair.namespace
 def remote(code, *names):
@@ -112,7 +112,7 @@ def test_a_model_of_another_backend_says_so() -> None:
 remote("import os\\nos.environ['KERAS_BACKEND'] = 'torch'\\nimport keras\\nlayer = keras.layers.Dense(1)")
 try:
     home["layer"].name
-except StayedError as error:
+except StandInError as error:
     assert str(error) == (
         "this Dense of Keras was made on the GPU machine with the backend 'torch', but Keras uses 'jax' in your notebook"
     ), error
@@ -150,7 +150,7 @@ remote("pass", "v", "alias", "f")
 assert pair.up[0] < 400, pair.up
 try:
     remote("concrete(1.0)", "concrete")
-except StayedError as error:
+except StandInError as error:
     assert str(error) == "a concrete function of TensorFlow stayed in your notebook", error
 else:
     raise AssertionError

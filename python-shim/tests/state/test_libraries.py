@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from baton_shim.state.refusal import Stayed, StayedError
+from baton_shim.state.refusal import StandIn, StandInError
 from harness import Pair
 
 SOURCE = """
@@ -95,7 +95,7 @@ def test_functions_of_python_that_c_calls(pair: Pair, own: Path) -> None:
 def test_an_address_stays(pair: Pair) -> None:
     cell = "import ctypes\nkind = ctypes.CFUNCTYPE(ctypes.c_int)\nbare = kind(ctypes.cast(kind(int), ctypes.c_void_p).value)\nx = 3"
     assert pair.remote(cell) == {"error": None}
-    assert pair.namespace["x"] == 3 and type(pair.namespace["bare"]) is Stayed
+    assert pair.namespace["x"] == 3 and type(pair.namespace["bare"]) is StandIn
 
 
 def test_python_itself_and_the_loaders(pair: Pair) -> None:
@@ -127,8 +127,8 @@ def test_a_library_that_the_notebook_cannot_open_is_a_stand_in(pair: Pair, own: 
     cell = f"import ctypes, os\nlib = ctypes.CDLL({str(own)!r})\nadd = lib.add\nof = lib._FuncPtr\nx = [1]\nos.remove({str(own)!r})"
     assert pair.remote(cell) == {"error": None}
     home = pair.namespace
-    assert home["x"] == [1] and type(home["lib"]) is type(home["add"]) is type(home["of"]) is Stayed
-    with pytest.raises(StayedError, match=r"was opened on the GPU machine, but cannot be opened in your notebook"):
+    assert home["x"] == [1] and type(home["lib"]) is type(home["add"]) is type(home["of"]) is StandIn
+    with pytest.raises(StandInError, match=r"was opened on the GPU machine, but cannot be opened in your notebook"):
         home["add"](1, 2)
     assert pair.remote("lib.add.restype = ctypes.c_long\ngot = add(1, 2), lib.add is add", "lib", "add") == {
         "error": None
@@ -140,7 +140,7 @@ def test_a_library_that_the_session_cannot_open_is_a_stand_in(pair: Pair, own: P
     pair.local(f"import ctypes, os\nlib = ctypes.CDLL({str(own)!r})\nadd = lib.add\nos.remove({str(own)!r})")
     assert pair.remote("x = 1", "lib", "add") == {"error": None}
     error = pair.remote("y = 1\nadd(1, 2)", "lib", "add")["error"]
-    assert isinstance(error, StayedError) and "was opened in your notebook, but cannot be opened there" in str(error)
+    assert isinstance(error, StandInError) and "was opened in your notebook, but cannot be opened there" in str(error)
     assert pair.namespace["y"] == 1 and pair.namespace["add"](1, 2) == 3
 
 
@@ -211,9 +211,9 @@ def test_a_pointer_stays_and_costs_no_result(pair: Pair, case: str) -> None:
         "error": None
     }
     home = pair.namespace
-    assert home["x"] == 1 and type(home["p"]) is Stayed and home["kind"] is ctypes.POINTER(ctypes.c_int)
+    assert home["x"] == 1 and type(home["p"]) is StandIn and home["kind"] is ctypes.POINTER(ctypes.c_int)
     assert pair.remote("same = type(p).__name__", "p") == {"error": None}
-    assert home["same"] != "Stayed"
+    assert home["same"] != "StandIn"
 
 
 def test_cffi_costs_no_result(pair: Pair) -> None:

@@ -9,7 +9,7 @@ import weakref
 from pathlib import Path
 
 import pytest
-from baton_shim.state import Refused, StayedError, TableBroken, stayed_text
+from baton_shim.state import Refused, StandInError, TableBroken, stand_in_text
 from harness import Pair
 
 
@@ -183,7 +183,7 @@ def test_a_class_that_sqlalchemy_maps_is_refused(pair: Pair) -> None:
 def test_what_is_merely_reachable_explains_itself_and_comes_back(pair: Pair) -> None:
     pair.local("class T: pass\nt = T(); t.log = open('/dev/null'); t.steps = [(n for n in [1])]; log = t.log; n = 0")
     outcome = pair.remote("n = 1\nt.log.write('x')", "t", "n")
-    assert isinstance(outcome["error"], StayedError)
+    assert isinstance(outcome["error"], StandInError)
     assert str(outcome["error"]) == "'t.log' is an open file ('/dev/null') and stayed in your notebook"
     outcome = pair.remote("t.steps.append(t.log)\nnext(t.steps[0])", "t")
     assert str(outcome["error"]) == "'t.steps[0]' is a generator and stayed in your notebook"
@@ -196,8 +196,8 @@ def test_what_the_session_made_and_cannot_send_stays_usable_there(pair: Pair) ->
     home = pair.namespace
     assert pair.left == {"g": "is a generator"}
     assert home["first"] == 0
-    assert stayed_text(home["g"]) == "'g' is a generator and lives on the GPU machine"
-    with pytest.raises(StayedError):
+    assert stand_in_text(home["g"]) == "'g' is a generator and lives on the GPU machine"
+    with pytest.raises(StandInError):
         next(home["g"])
     assert pair.remote("second = next(g) + next(h['g'])", "g", "h") == {"error": None}
     assert home["second"] == 3
@@ -550,6 +550,7 @@ OPERATIONS = (
     *("divmod(2, x)", "-x", "round(x)", "int(x)", "math.floor(x)", "math.trunc(x)", "math.ceil(x)", "x ** 2", "x @ x"),
     *("len(x)", "bool(x)", "iter(x)", "next(x)", "x[0]", "x()", "x.read", "hasattr(x, 'read')", "list(x)", "bytes(x)"),
     *("open(x)", "os.fspath(x)", "setattr(x, 'a', 1)", "'%d' % x", "range(x)", "sorted([x, 1])", "[1].index(x)"),
+    *("f'{x:.2f}'", "format(x, '>9')", "type('C', (), {'n': x})().n", "type('C', (), {'n': x}).n"),
     *("x.__enter__", "1 in x", "reversed(x)", "abs(x)", "complex(x)", "os.path.join('a', x)", "{x: 1}.get(x) + x"),
 )
 
@@ -560,7 +561,7 @@ def test_each_use_of_a_stand_in_says_where_the_object_is(pair: Pair) -> None:
         "x, wrong = held[0], []\nfor operation in operations:\n"
         "    try: wrong.append((operation, eval(operation)))\n"
         "    except Exception as error:\n"
-        "        if type(error).__name__ != 'StayedError' or 'is a generator' not in str(error): wrong.append((operation, error))\n"
+        "        if type(error).__name__ != 'StandInError' or 'is a generator' not in str(error): wrong.append((operation, error))\n"
         "wrong = repr(wrong)\nkept = keys[x], x in keys, x is held[0], isinstance(x, int), 'generator' in f'{x}'\ndel x"
     )
     pair.namespace["operations"] = OPERATIONS

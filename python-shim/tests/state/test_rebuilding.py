@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from baton_shim.state import Stayed
-from baton_shim.state.refusal import StayedError
+from baton_shim.state import StandIn
+from baton_shim.state.refusal import StandInError
 from harness import Pair
 
 ONLY_THERE = """
@@ -52,7 +52,7 @@ class ByFunction:
 
 
 def text(value: object) -> str:
-    assert type(value) is Stayed
+    assert type(value) is StandIn
     return repr(value)
 
 
@@ -77,7 +77,7 @@ def test_what_a_module_has_that_is_only_there_stays_there(pair: Pair, code: str,
     assert names["numbers"] == {"a": [1, 2]}
     assert names["around"][1] is names["kept"]
     assert names["around"][0] is names["around"][2] is names["x"]
-    with pytest.raises(StayedError, match="only_there"):
+    with pytest.raises(StandInError, match="only_there"):
         names["x"]()
     # In the session it is the original again, and later messages carry its changes.
     pair.remote("same = x is around[0]; kind = type(x).__name__; kept.append(3); del sys.modules['only_there']", "x")

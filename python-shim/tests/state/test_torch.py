@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from baton_shim.state import StayedError
+from baton_shim.state import StandInError
 from harness import Pair
+from test_alternating_cells import check_alternating
 from test_in_place import check
 
 CASES: dict[str, tuple[str, str, str]] = {
@@ -28,6 +29,32 @@ CASES: dict[str, tuple[str, str, str]] = {
     "resized": ("x = torch.ones(3)", "x.resize_(2, 4).fill_(7)", "x.tolist()"),
     "zero size": ("x = torch.empty(0, 3)", "y = tuple(x.shape)", "(tuple(x.shape), y)"),
     "data": ("x = torch.ones(3)", "x.data = torch.zeros(5)", "x.tolist()"),
+    "sparse": ("x = torch.eye(3).to_sparse(); v = x.values()", "x.mul_(2)", "(x.to_dense().tolist(), v.tolist())"),
+    "sparse with other places": (
+        "x = torch.eye(3).to_sparse()",
+        "x.add_(torch.ones(3, 3).to_sparse())",
+        "(x.to_dense().tolist(), x.is_coalesced())",
+    ),
+    "sparse by rows": (
+        "x = torch.eye(3).to_sparse_csr(); v = x.values()",
+        "x.values()[0] = 5; x.mul_(2)",
+        "(x.to_dense().tolist(), v.tolist())",
+    ),
+    "values of a sparse one": (
+        "x = torch.eye(3).to_sparse(); v = x.values()",
+        "x.values()[0] = 5; v[1] = 6",
+        "(x.to_dense().tolist(), v.tolist())",
+    ),
+    "sparse by columns with other places": (
+        "x = torch.eye(3).to_sparse_csc()",
+        "y = torch.ones(3, 3).to_sparse_csc(); x.resize_as_sparse_(y).copy_(y)",
+        "x.to_dense().tolist()",
+    ),
+    "packed sequence": (
+        "x = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)]); y = x.data",
+        "x.data.mul_(2)",
+        "(x.data.tolist(), x.data is y, x.batch_sizes.tolist())",
+    ),
     "generator": (
         "x = torch.Generator().manual_seed(3)",
         "torch.rand(1, generator=x)",
@@ -144,7 +171,7 @@ def test_what_needs_a_graph_of_the_notebook_raises(pair: Pair, case: str) -> Non
     pair.remote(EARLY)
     pair.local("import torch\nx = torch.ones(3, requires_grad=True); y = x * 2")
     outcome = pair.remote(NEEDS_GRAPH[case], "y", "x", "torch", "early_grad", "edge")
-    assert isinstance(outcome["error"], StayedError)
+    assert isinstance(outcome["error"], StandInError)
     text = str(outcome["error"])
     assert text.startswith("The computation graph of this tensor stayed in your notebook; continue with it in ordinary")
     assert text.endswith("their .grad is unchanged, or None") == (
@@ -172,7 +199,7 @@ def test_other_tensors_of_a_graph(pair: Pair, case: str) -> None:
     assert pair.remote(look, "y", "torch") == {"error": None}
     assert pair.namespace["seen"] == expected["seen"]
     outcome = pair.remote("torch.autograd.backward(y, y.detach())", "y", "torch")
-    assert isinstance(outcome["error"], StayedError)
+    assert isinstance(outcome["error"], StandInError)
     pair.local("torch.autograd.backward(y, y.detach())")
 
 
@@ -195,7 +222,7 @@ def test_a_graph_stays_and_its_values_come_home(pair: Pair, case: str) -> None:
     home = pair.namespace
     look = "(y.tolist(), y.stride(), y.requires_grad, y.is_leaf, y.retains_grad and y.grad, y.detach().sum().item())"
     assert repr(eval(look, home)) == repr(eval(look, expected))
-    with pytest.raises(StayedError, match="lives on the GPU machine; continue with it in %%gpu cells"):
+    with pytest.raises(StandInError, match="lives on the GPU machine; continue with it in %%gpu cells"):
         home["y"].sum().backward()
     assert pair.remote("weight.grad = None; y.sum().backward()", "weight", "y") == {"error": None}
     assert home["weight"].grad.sum() > 0
@@ -227,11 +254,11 @@ def test_a_graph_that_was_changed_elsewhere_gives_no_wrong_gradient(pair: Pair, 
         pair.local("y.sum().backward()")
         assert pair.namespace["weight"].grad.tolist() == [2, 2]
         return
-    with pytest.raises(StayedError, match="were changed in %%gpu cells"):
+    with pytest.raises(StandInError, match="were changed in %%gpu cells"):
         pair.local("y.sum().backward()")
     assert pair.namespace["weight"].grad is None
     outcome = pair.remote("y.sum().backward()", "y", "torch")
-    assert isinstance(outcome["error"], StayedError)
+    assert isinstance(outcome["error"], StandInError)
 
 
 def test_a_graph_of_the_session_that_was_changed_in_the_notebook(pair: Pair) -> None:
@@ -281,3 +308,126 @@ def test_hooks_of_an_optimizer(pair: Pair) -> None:
     )
     pair.remote("optimizer.step()", "optimizer", "seen")
     assert pair.namespace["seen"] == ["after"]
+
+
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+def test_sparse_gradients_over_several_cells(pair: Pair, layout: str) -> None:
+    """Each cell adds to the gradient in place, at other rows."""
+    make = (
+        "import torch\ntable = torch.nn.Embedding(4, 2, sparse=True)\nwith torch.no_grad(): table.weight.fill_(1)\n"
+        f"matrix = torch.eye(4).{layout}()\noptimizer = torch.optim.SGD(table.parameters(), lr=1)"
+    )
+    cells = [f"table(torch.tensor([{row}, 1])).sum().backward(); matrix.mul_(2)" for row in (0, 1, 2, 0, 3)]
+    cells.insert(3, "optimizer.step(); optimizer.zero_grad(set_to_none=False)")
+    expected: dict[str, object] = {}
+    exec(make, expected)
+    pair.local(make)
+    names = "table", "matrix", "optimizer", "torch"
+    look = "table.weight.tolist(), table.weight.grad.to_dense().tolist(), matrix.to_dense().tolist()"
+    for number, cell in enumerate(cells):
+        exec(cell, expected)
+        if number % 3 == 2:
+            pair.local(cell)
+        else:
+            assert pair.remote(cell, *names) == {"error": None}
+        assert eval(look, pair.namespace) == eval(look, expected)
+    assert pair.remote(f"seen = {look}", *names) == {"error": None}
+    assert pair.namespace["seen"] == eval(look, expected)
+
+
+CLASSES = (
+    "import numpy as np, torch\nclass T(torch.Tensor): pass\nclass P(torch.nn.Parameter): pass\n"
+    "class L(torch.Tensor):\n"
+    "  calls = []\n"
+    "  @classmethod\n"
+    "  def __torch_function__(cls, function, types, args=(), kwargs=None):\n"
+    "    cls.calls.append(function.__name__); return super().__torch_function__(function, types, args, kwargs)\n"
+)
+OF_A_CLASS: dict[str, tuple[str, tuple[str, ...], str]] = {
+    # name: (what the notebook creates, the changes in alternating kernels, what must be equal after each)
+    "parameters": (
+        "m = torch.nn.Linear(2, 2); m.weight = P(torch.ones(2, 2)); w = m.weight; w.tag = [1]; n = w.detach().numpy()",
+        (
+            "for q in m.parameters(): q.data.fill_(0.5)",
+            "m.weight.data.mul_(5); w.tag.append(w)",
+            "n[0] = 7; w.grad = torch.ones(2, 2)",
+            "m.weight.grad.add_(1); w.requires_grad_(False)",
+            "m.weight.data = torch.zeros(3); w.tag = None",
+            "w.data[1] = 4",
+        ),
+        "m.weight is w, type(w).__name__, w.tolist(), n.tolist(), w.requires_grad, str(w.grad), len(w.tag or ())",
+    ),
+    "shared storage": (
+        "b = torch.ones(4); s = b.as_subclass(T); v = s[1:3]; n = s.numpy(); s.tag = v",
+        (
+            "b[1] = 9",
+            "s.numpy()[2] = 8",
+            "v.data.add_(1)",
+            "n[0] = 3; v.tag = b",
+            "s.tag[1] = 5; b = s + 1",
+            "b[0] = 0",
+        ),
+        "b.tolist(), s.tolist(), v.tolist(), n.tolist(), type(v).__name__, s.tag is v, getattr(v, 'tag', 0) is b",
+    ),
+    "with a function of its own": (
+        "x = torch.ones(3).as_subclass(L); x.held = [x]; L.calls.clear()",
+        ("x.data[0] = 5; y = x * 2", "x.numpy()[1] = 6; y.data += x", "L.more = 1; x.fill_(2)"),
+        "[one.as_subclass(torch.Tensor).tolist() for one in (x, y)], x.held[0] is x, type(y).__name__, sorted(L.calls)",
+    ),
+    "looked at by an array": (
+        "x = torch.zeros(3).as_subclass(L); n = x.numpy(); x.calls.clear()",
+        ("n[0] = 4", "n[1] = 5; x.data[2] += n[0]", "n *= 2"),
+        "x.as_subclass(torch.Tensor).tolist(), n.tolist(), L.calls",
+    ),
+    "in other forms": (
+        "x = [torch.ones(0).as_subclass(T), torch.tensor(5).as_subclass(T), torch.eye(2).T.as_subclass(T)[1]]\n"
+        "x.append((torch.ones(2) * 1j).conj().as_subclass(T)); x.append(torch.ones(2).half().expand(3, 2).as_subclass(T))\n"
+        "with torch.inference_mode(): x.append(torch.ones(2).as_subclass(T))\n"
+        "y = torch.ones(2).as_subclass(T).requires_grad_(); hooked = []; y.register_hook(hooked.append)",
+        (
+            "x[1].data.add_(1); x[2].data[1] = 7; x[3].data[0] = 2j; y.sum().backward()",
+            "x[4].data[0, 0] = 3\nwith torch.inference_mode(): x[5].add_(1)",
+            "x[0].tag = y; (y * 2).sum().backward()",
+        ),
+        "[(type(one).__name__, one.tolist(), one.stride(), one.is_conj(), one.is_inference()) for one in x], "
+        "y.grad.tolist(), type(y.grad).__name__, y.is_leaf, [one.tolist() for one in hooked]",
+    ),
+    "of another class": (
+        "x = torch.ones(3); y = torch.nn.Parameter(torch.ones(2))",
+        ("x.__class__ = T; x.tag = 1", "x[0] = 5; y.__class__ = P", "x.__class__ = torch.Tensor; y.data[0] = 3"),
+        "type(x).__name__, x.tolist(), type(y).__name__, y.tolist(), y.requires_grad, vars(x)",
+    ),
+    "with slots": (
+        "class S(torch.Tensor): __slots__ = ('a', 'b')\nx = torch.ones(3).as_subclass(S); x.a = [x]; x.c = 1",
+        ("x.a.append(x.c); x.data[0] = 3", "x.b = x.a; del x.a", "x.b.append(2)"),
+        "hasattr(x, 'a'), len(getattr(x, 'b', x.a if hasattr(x, 'a') else 0)), x.c, x.tolist()",
+    ),
+    "with pickling of its own": (
+        "class R(torch.Tensor):\n"
+        "  def __reduce_ex__(self, protocol): return restore, (self.as_subclass(torch.Tensor), vars(self))\n"
+        "def restore(tensor, held):\n  made = tensor.as_subclass(R); vars(made).update(held); return made\n"
+        "x = torch.ones(3).as_subclass(R); x.tag = 1",
+        ("x.data[0] = 3", "x.numpy()[1] = 4; x.tag = 2", "x[2] = 5"),
+        "x.tolist(), x.tag, type(x).__name__",
+    ),
+    "without memory": (
+        "class W(torch.Tensor):\n"
+        "  @staticmethod\n"
+        "  def __new__(cls, inner): return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)\n"
+        "  def __init__(self, inner): self.inner = inner\n"
+        "  @classmethod\n"
+        "  def __torch_dispatch__(cls, function, types, args=(), kwargs=None):\n"
+        "    args = [one.inner if isinstance(one, W) else one for one in args]\n"
+        "    return function(*args, **(kwargs or {}))\n"
+        "x = W(torch.ones(3))",
+        ("x.inner[0] = 5", "x.add_(1)", "x.tag = x.inner"),
+        "x.inner.tolist(), type(x).__name__, getattr(x, 'tag', 0) is x.inner",
+    ),
+}
+
+
+@pytest.mark.parametrize("session_first", [True, False])
+@pytest.mark.parametrize("case", OF_A_CLASS)
+def test_tensors_of_a_class(pair: Pair, case: str, session_first: bool) -> None:
+    make, changes, look = OF_A_CLASS[case]
+    check_alternating(pair, CLASSES + make, changes, look, session_first)

@@ -12,7 +12,7 @@ import IPython.core.interactiveshell  # noqa: F401 (as in any kernel)
 import pytest
 import torch
 from baton_shim.base.gpu_facts import ASKING
-from baton_shim.state import StayedError
+from baton_shim.state import StandInError
 from baton_shim.surroundings.gpus import give_gpu_model, gpu_model
 from baton_shim.surroundings.settings import Settings
 from baton_shim.virtual import hint
@@ -150,7 +150,7 @@ def test_a_library_that_only_the_gpu_machines_have_gets_a_hint() -> None:
 
 
 def test_what_stayed_elsewhere_comes_with_its_hint() -> None:
-    assert word_for(StayedError("'steps' is a generator", "make it here")) == "hint: make it here"
+    assert word_for(StandInError("'steps' is a generator", "make it here")) == "hint: make it here"
 
 
 def test_a_library_that_finds_no_part_of_cuda_gets_a_hint() -> None:

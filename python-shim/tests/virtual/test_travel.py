@@ -72,6 +72,18 @@ CASES: dict[str, tuple[str, str, str, object]] = {
         "(x.tolist(), c.tolist())",
         ([3, 3], [2, 2]),
     ),
+    "of a class": (
+        "class T(torch.Tensor): pass\nb = torch.ones(2, device='cuda'); x = b.as_subclass(T); x.tag = b",
+        "b[0] = 5; x.data[1] += 2; y = x + 1",
+        "(type(y).__name__, y.is_cuda, y.tolist(), x.is_cuda, x.tolist(), x.tag is b, b.tolist())",
+        ("T", True, [6, 4], True, [5, 3], True, [5, 3]),
+    ),
+    "parameter of a class": (
+        "class P(torch.nn.Parameter): pass\np = P(torch.ones(2, device='cuda')); (p * 2).sum().backward()",
+        "p.data.mul_(3); p.grad.data += 1; (p * 2).sum().backward()",
+        "(type(p).__name__, p.is_cuda, p.requires_grad, p.tolist(), p.grad.is_cuda, p.grad.tolist())",
+        ("P", True, True, [3, 3], True, [5, 5]),
+    ),
     "parameter": (
         "p = torch.nn.Parameter(torch.ones(2, device='cuda'))",
         "p.data.mul_(3)",

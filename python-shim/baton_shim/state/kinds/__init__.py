@@ -37,6 +37,7 @@ from baton_shim.state.kinds.classes import MemberKind
 from baton_shim.state.kinds.code import CellKind, ClassKind, FunctionKind
 from baton_shim.state.kinds.compiled import CompiledKind, is_compiled_type
 from baton_shim.state.kinds.containers import BytesKind, DictKind, ListKind, SetKind
+from baton_shim.state.kinds.descriptors import DescriptorKind, is_descriptor_type
 from baton_shim.state.kinds.extended import ExtendedKind, base_of, is_extended
 from baton_shim.state.kinds.figures import (
     FigureKind,
@@ -62,7 +63,7 @@ from baton_shim.state.kinds.instances import (
     AttributesKind,
     ExceptionKind,
     InstanceKind,
-    container_base,
+    holds_contents,
     pickles_ordinarily,
     slot_names,
 )
@@ -92,8 +93,8 @@ from baton_shim.state.kinds.references import (
     DictIteratorKind,
     ListIteratorKind,
     ReferenceKind,
-    StayedKind,
-    StayingKind,
+    StandInKind,
+    UnsendableKind,
     is_kernel_stream_type,
 )
 from baton_shim.state.kinds.singletons import SingletonKind, may_be_singleton
@@ -118,7 +119,7 @@ from baton_shim.state.kinds.trees import (
 from baton_shim.state.kinds.typings import TYPINGS, TypingKind
 from baton_shim.state.kinds.ufuncs import UfuncKind, is_ufunc_type
 from baton_shim.state.kinds.weak import WEAK_COLLECTIONS, WeakCollectionKind
-from baton_shim.state.refusal import FILES, Stayed, cannot_leave, describe_failure, may_be_guilty, why_without
+from baton_shim.state.refusal import FILES, StandIn, cannot_leave, describe_failure, may_be_guilty, why_without
 
 __all__ = ["ATOMS", "Here", "Kind", "Kinds", "is_leaf"]
 
@@ -160,14 +161,14 @@ class Kinds:
         self.search_tree, self.decision_tree = SearchTreeKind(here), DecisionTreeKind(here)
         self.typing, self.singleton = TypingKind(here), SingletonKind(here)
         self.c_data, self.decimal_context = CDataKind(here), DecimalContextKind(here)
-        self.iterator, self.stayed, self.archive = IteratorKind(here), StayedKind(here), ArchiveKind(here)
+        self.iterator, self.stand_in, self.archive = IteratorKind(here), StandInKind(here), ArchiveKind(here)
         self.match, self.transform = MatchKind(here), TransformKind(here)
         self.library, self.c_function, self.ufunc = LibraryKind(here), CFunctionKind(here), UfuncKind(here)
         self.limits, self.compiled, self.extended = LimitsKind(here), CompiledKind(here), ExtendedKind(here)
-        self.keras = KerasKind(here)
+        self.keras, self.descriptor = KerasKind(here), DescriptorKind(here)
         self.variable, self.traced, self.strategy = VariableKind(here), TracedKind(here), StrategyKind(here)
         self.trace, self.lock, self.file = TraceKind(here), LockKind(here), FileKind(here)
-        self.staying = StayingKind(here, self.why_not)
+        self.unsendable = UnsendableKind(here, self.why_not)
         self.type.functions_of = self.library.anchors[3]
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
         self._by_type: dict[type, Kind] = {
@@ -179,7 +180,7 @@ class Kinds:
             types.FunctionType: self.function,
             types.CellType: self.cell,
             functools._lru_cache_wrapper: self.cached,
-            Stayed: self.stayed,
+            StandIn: self.stand_in,
             decimal.Context: self.decimal_context,
             re.Match: self.match,
             **dict.fromkeys(_REFERENCES, self.reference),
@@ -303,6 +304,8 @@ class Kinds:
             return self.exception
         if is_extended(obj):
             return self.extended
+        if is_descriptor_type(kind):
+            return self.descriptor
         if issubclass(kind, _IMMUTABLE) and not _has_attributes(kind):
             return self.fixed
         if issubclass(kind, (types.ModuleType, threading.Thread)) or is_kernel_stream_type(kind):
@@ -328,7 +331,7 @@ class Kinds:
         if issubclass(kind, imported("bs4", "BeautifulSoup")):  # its own pickling parses the text again, into new tags
             return self.instance
         if pickles_ordinarily(kind):
-            plain = container_base(obj) is None and not slot_names(kind) and hasattr(obj, "__dict__")
+            plain = not holds_contents(obj) and not slot_names(kind) and hasattr(obj, "__dict__")
             # An unpickled object has no attributes at first, so its own `__getattr__` may recurse endlessly.
             asks = hasattr(kind, "__getattr__") and not hasattr(kind, "__setstate__")
             return self.attributes if plain and not asks else self.instance

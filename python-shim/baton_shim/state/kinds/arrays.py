@@ -319,7 +319,8 @@ def _torch_storage(owner: Any) -> Any:
     torch = sys.modules.get("torch")
     base = owner.base
     if torch is not None and base is not None and isinstance(base, torch.Tensor):
-        return storage_of(base)
+        with torch._C.DisableTorchFunction():
+            return storage_of(base)
     return None
 
 

@@ -16,7 +16,7 @@ from itertools import chain
 from operator import is_
 from typing import Any
 
-from baton_shim.state.refusal import where_it_stayed
+from baton_shim.state.refusal import where_it_is
 from baton_shim.state.segments import Segments
 
 State = Any
@@ -35,9 +35,9 @@ class Here:
     home: bool = False  # whether this is the notebook kernel; known from the first message on
 
     @property
-    def where_it_stayed(self) -> str:
+    def where_it_is(self) -> str:
         """The text for what is not sent, as the other end shows it."""
-        return where_it_stayed(self.home)
+        return where_it_is(self.home)
 
 
 class Kind:
@@ -99,7 +99,7 @@ def imported(module: str, name: str) -> Any:
     return getattr(sys.modules.get(module), name, ())
 
 
-_BY_VALUE = frozenset((int, float, str, bool, bytes, slice, range, complex))
+_BY_VALUE = frozenset((int, float, str, bool, bytes, complex))
 
 
 def alike(left: Any, right: Any) -> bool:
@@ -110,6 +110,8 @@ def alike(left: Any, right: Any) -> bool:
         return False
     if type(left) is tuple:
         return len(left) == len(right) and all_alike(left, right)
+    if type(left) is range or type(left) is slice:  # ranges of the same numbers are equal
+        return all_alike((left.start, left.stop, left.step), (right.start, right.stop, right.step))
     if type(left) in _BY_VALUE:
         return bool(left == right) and (type(left) not in (float, complex) or repr(left) == repr(right))
     return False

@@ -8,7 +8,7 @@ from typing import Any
 
 from baton_shim.state import memory
 from baton_shim.state.kinds.base import Here, Kind, State, alike
-from baton_shim.state.refusal import Stayed
+from baton_shim.state.refusal import StandIn
 
 C_DATA: tuple[type, ...] = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes._SimpleCData)
 
@@ -37,7 +37,7 @@ class CDataKind(Kind):
         return view, (type(obj), owner, offset), attributes_of(obj), None, None, set_attributes
 
     def view(self, kind: Any, owner: Any, offset: int) -> Any:
-        return owner if type(owner) is Stayed else kind.from_buffer(owner, offset)
+        return owner if type(owner) is StandIn else kind.from_buffer(owner, offset)
 
     def read(self, obj: Any) -> State:
         return bytes(obj), attributes_of(obj)

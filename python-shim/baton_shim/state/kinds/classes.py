@@ -24,8 +24,17 @@ import cloudpickle
 
 from baton_shim.state.kinds.base import Kind, State
 
-_OF_ENUM = frozenset("_value_ _name_ __objclass__ _sort_order_ _inverted_".split())
-
+CLASS_INTERNALS = frozenset(
+    "__dict__ __weakref__ __doc__ __module__ __qualname__ _abc_impl __abstractmethods__ __static_attributes__ "
+    "__firstlineno__ __slotnames__ __annotate_func__ __annotations_cache__".split()
+)
+_OF_MEMBERS = frozenset("_value_ _name_ __objclass__ _sort_order_ _inverted_".split())
+_OF_ENUMERATIONS = (CLASS_INTERNALS - {"__doc__"}) | frozenset(
+    "__new__ __new_member__ _new_member_ _generate_next_value_ _use_args_ _member_type_ _member_names_ _member_map_ "
+    "_value2member_map_ _hashable_values_ _unhashable_values_ _unhashable_values_map_ _value_repr_ _flag_mask_ "
+    "_singles_mask_ _all_bits_ _boundary_ _inverted_".split()
+)
+"""What `enum` itself sets when it creates the class."""
 
 _OF_THE_CLASS_ITSELF = {"__class__", "__name__"}
 
@@ -57,7 +66,11 @@ def class_form(form: Any, kind: Any) -> Any:
     if metaclass.__module__ == "__main__":
         return skeleton, arguments, (attributes, slot_state), None, None, set_class
     own = any(_with_own_hook(kind.__mro__[1:]))
-    setter = set_class_with_properties if any(type(value) is property for value in attributes.values()) else form[5]
+    setter = (
+        set_class_with_properties
+        if any(issubclass(type(value), property) for value in attributes.values())
+        else form[5]
+    )
     return skeleton if own else function, arguments, (attributes, slot_state), None, None, setter
 
 
@@ -118,8 +131,8 @@ def set_class_with_properties(kind: Any, state: Any) -> Any:
 def name_properties(kind: Any, attributes: dict[str, Any]) -> Any:
     """Gives properties the names that their errors show, which they usually learn when the class is created."""
     for name, value in attributes.items():
-        if type(value) is property:
-            value.__set_name__(kind, name)  # type: ignore[attr-defined]
+        if issubclass(type(value), property):
+            property.__set_name__(value, kind, name)  # type: ignore[attr-defined]
     return kind
 
 
@@ -140,7 +153,7 @@ def _of_enumeration(form: Any, kind: Any) -> Any:
 
 def own_attributes(member: Any) -> tuple[tuple[str, Any], ...]:
     """The attributes that enum did not set itself."""
-    return tuple((name, value) for name, value in vars(member).items() if name not in _OF_ENUM)
+    return tuple((name, value) for name, value in vars(member).items() if name not in _OF_MEMBERS)
 
 
 def set_enumeration(kind: Any, state: Any) -> Any:
@@ -158,7 +171,7 @@ def enumeration_state(kind: Any) -> tuple[Any, ...]:
 
 
 def is_own(kind: Any, name: str) -> bool:
-    return not name.startswith("_") and name not in kind.__members__
+    return name not in _OF_ENUMERATIONS and name not in kind.__members__
 
 
 def update_enumeration(kind: Any, own: Iterable[tuple[str, Any]], members: Iterable[tuple[str, Any]]) -> None:

@@ -22,14 +22,8 @@ from typing import Any
 import cloudpickle
 
 from baton_shim.state.kinds.base import Here, Kind, State, alike
-from baton_shim.state.kinds.classes import enumeration_state, update_enumeration
+from baton_shim.state.kinds.classes import CLASS_INTERNALS, enumeration_state, update_enumeration
 from baton_shim.state.kinds.libraries import class_of_functions
-
-_CLASS_INTERNALS = frozenset(
-    "__dict__ __weakref__ __doc__ __module__ __qualname__ _abc_impl __abstractmethods__ __static_attributes__ "
-    "__firstlineno__ __slotnames__ __annotate_func__ __annotations_cache__".split()
-)
-
 
 _OF_CTYPES: dict[Any, Any] = {
     type(kind): kind
@@ -243,7 +237,7 @@ class ClassKind(Kind):
             return None
         if issubclass(obj, enum.Enum):
             return enumeration_state(obj)
-        own = tuple((name, value) for name, value in vars(obj).items() if name not in _CLASS_INTERNALS)
+        own = tuple((name, value) for name, value in vars(obj).items() if name not in CLASS_INTERNALS)
         return (*own, (_ITSELF, itself(obj)), (_REGISTERED, registered(obj)))
 
     def parts(self, obj: Any, state: State) -> Iterator[Any]:
@@ -266,7 +260,7 @@ class ClassKind(Kind):
         of_itself = attributes.pop(_ITSELF)
         for kind in attributes.pop(_REGISTERED, ()):
             obj.register(kind)
-        for name in set(vars(obj)) - set(attributes) - _CLASS_INTERNALS:
+        for name in set(vars(obj)) - set(attributes) - CLASS_INTERNALS:
             type.__delattr__(obj, name)
         changed = [(name, value) for name, value in attributes.items() if vars(obj).get(name) is not value]
         changed += [

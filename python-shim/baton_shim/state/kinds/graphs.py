@@ -1,7 +1,7 @@
 """Computation graphs of torch: a graph stays in the kernel that computed it; its tensor is sent with its values.
 
 In the other kernel, the tensor has a node of the same name instead of its graph. Anything that needs the graph (a
-backward pass, an access to earlier nodes) raises `StayedError`, which says where the graph is.
+backward pass, an access to earlier nodes) raises `StandInError`, which says where the graph is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 import sys
 from typing import Any, NamedTuple, NoReturn
 
-from baton_shim.state.refusal import StayedError, where_it_stayed
+from baton_shim.state.refusal import StandInError, where_it_is
 
 ONE_CELL = "put the forward pass and its backward() into one cell"
 NO_GRADIENT = "The parameters behind it got no gradient from this backward(): their .grad is unchanged, or None"
@@ -29,7 +29,7 @@ def graph_of(tensor: Any, home: bool) -> Graph | None:
     node = tensor.grad_fn
     if node is None:
         return None
-    if is_stayed(node):
+    if is_stand_in(node):
         home = node.home
     name = type(node).__name__
     return Graph(node.name().rpartition("::")[2] if name == "CppFunction" else name, home)
@@ -40,7 +40,7 @@ def set_graph(tensor: Any, graph: Graph, home: bool) -> None:
     node = tensor.grad_fn
     if node is None:
         leave_graph(tensor, graph, home)
-    elif is_stayed(node):
+    elif is_stand_in(node):
         if graph_of(tensor, home) != graph:
             leave_graph(tensor.detach_(), graph, home)
     else:
@@ -57,13 +57,13 @@ def leave_graph(tensor: Any, graph: Graph, home: bool) -> None:
     if graph.home == home:
         text = "The computation graph of this tensor is lost; compute it again"
     else:
-        text = f"The computation graph of this tensor {where_it_stayed(graph.home)}; continue with it in "
+        text = f"The computation graph of this tensor {where_it_is(graph.home)}; continue with it in "
         text += f"{_cells(graph.home)} cells"
     module = sys.modules["torch"]
     look_behind_gradients()
     with module.inference_mode(False), module.enable_grad():
         leaf = module.empty(0, requires_grad=True)
-        stayed_graph(graph.node).apply(leaf, tensor.requires_grad_(False), graph.home, text)
+        graph_stand_in(graph.node).apply(leaf, tensor.requires_grad_(False), graph.home, text)
 
 
 def look_behind_gradients() -> None:
@@ -100,7 +100,7 @@ class Engine:
         met = {None, *nodes_of(inputs or ())}
         while waiting:
             if (node := waiting.pop()) not in met:
-                if is_stayed(node):
+                if is_stand_in(node):
                     _stop(node.text)
                 met.add(node)
                 waiting += [below for below, _ in node.next_functions]
@@ -112,15 +112,15 @@ def nodes_of(tensors_or_edges: Any) -> list[Any]:
     return [one.grad_fn if isinstance(one, tensor) else one.node for one in tensors_or_edges]
 
 
-def is_stayed(node: Any) -> bool:
-    return hasattr(type(node), "_baton_stayed")
+def is_stand_in(node: Any) -> bool:
+    return hasattr(type(node), "_baton_stand_in")
 
 
 @functools.cache
-def stayed_graph(name: str) -> Any:
+def graph_stand_in(name: str) -> Any:
     """A torch function whose node has this name and makes each backward pass that reaches it fail."""
 
-    class StayedGraph(sys.modules["torch"].autograd.Function):  # type: ignore[misc]
+    class GraphStandIn(sys.modules["torch"].autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(context: Any, _: Any, tensor: Any, home: bool, text: str) -> Any:
             context.home, context.text = home, text
@@ -132,19 +132,19 @@ def stayed_graph(name: str) -> Any:
             _stop(context.text)
 
     def walk(node: Any) -> NoReturn:
-        raise StayedError(node.text, ONE_CELL)
+        raise StandInError(node.text, ONE_CELL)
 
-    node = StayedGraph._backward_cls
+    node = GraphStandIn._backward_cls
     node.__name__ = node.__qualname__ = name
     node.__module__ = "builtins"  # as for torch's own, whose text shows no module
-    node._baton_stayed = True
+    node._baton_stand_in = True
     for looked_at in ("next_functions", "saved_tensors"):
         setattr(node, looked_at, property(walk))
-    return StayedGraph
+    return GraphStandIn
 
 
 def _stop(text: str, *_: Any) -> NoReturn:
-    raise StayedError(f"{text}. {NO_GRADIENT}", ONE_CELL)
+    raise StandInError(f"{text}. {NO_GRADIENT}", ONE_CELL)
 
 
 def _cells(home: bool) -> str:

@@ -19,6 +19,7 @@ from baton_shim.state.kinds import traces
 from baton_shim.state.kinds.base import Kind, State, all_alike, hold_the_same
 
 CONTAINERS = (collections.OrderedDict, dict, list, set, collections.deque)
+FIXED = (tuple, frozenset)
 _ORDINARY_REDUCE: set[Any] = {
     kind.__reduce__ for kind in (object, collections.defaultdict, collections.Counter, *CONTAINERS)
 }
@@ -252,13 +253,11 @@ class InstanceKind(Kind):
         return made
 
     def read(self, obj: Any) -> State:
-        kind = type(obj)
-        missing = object()
-        slots = [(n, v) for n in slot_names(kind) if (v := getattr(obj, n, missing)) is not missing]
+        slots = slots_of(obj)
         shared = hasattr(obj, "__dict__") and shares_attributes(obj)
         attributes = getattr(obj, "__dict__", {})
         return (
-            kind,
+            type(obj),
             (attributes, ()) if shared else (tuple(attributes), tuple(attributes.values())),
             (tuple(name for name, _ in slots), tuple(value for _, value in slots)),
             contents_of(obj),
@@ -277,10 +276,11 @@ class InstanceKind(Kind):
         if isinstance(obj, dict):
             yield from chain(*contents[:2])
             yield contents[2]
-        elif isinstance(obj, (tuple, frozenset)):
-            yield from obj
         else:
             yield from contents
+
+    def holds_for_good(self, old: State, identities: set[int]) -> bool:
+        return issubclass(old[0], FIXED) and any(id(part) in identities for part in old[3])
 
     def apply(self, obj: Any, content: Any) -> None:
         kind, attributes, slots, contents = content
@@ -288,18 +288,28 @@ class InstanceKind(Kind):
             obj.__class__ = kind
         if hasattr(obj, "__dict__"):
             set_attributes(obj, *attributes)
-        values = dict(zip(*slots, strict=True))
-        for name in slot_names(kind):
-            if name in values:
-                object.__setattr__(obj, name, values[name])
-            elif hasattr(obj, name):
-                object.__delattr__(obj, name)
+        set_slots(obj, dict(zip(*slots, strict=True)))
         fill(obj, contents)
+
+
+def slots_of(obj: Any) -> list[tuple[str, Any]]:
+    """The slots that have a value."""
+    missing = object()
+    return [(n, v) for n in slot_names(type(obj)) if (v := getattr(obj, n, missing)) is not missing]
+
+
+def set_slots(obj: Any, values: dict[str, Any]) -> None:
+    """Other slots have no value then."""
+    for name in slot_names(type(obj)):
+        if name in values:
+            object.__setattr__(obj, name, values[name])
+        elif hasattr(obj, name):
+            object.__delattr__(obj, name)
 
 
 def contents_of(obj: Any) -> tuple[Any, ...]:
     """Uses the base class's methods, because a subclass may iterate differently."""
-    base: Any = container_base(obj)
+    base: Any = next((base for base in (*CONTAINERS, *FIXED) if isinstance(obj, base)), None)
     if base is None:
         return ()
     if issubclass(base, dict):
@@ -320,6 +330,11 @@ def fill(obj: Any, contents: tuple[Any, ...]) -> None:
             obj.default_factory = factory
     else:
         (base.update if base is set else base.extend)(obj, contents)
+
+
+def holds_contents(obj: Any) -> bool:
+    """Whether it is a container, also one whose contents are fixed."""
+    return isinstance(obj, (*CONTAINERS, *FIXED))
 
 
 def container_base(obj: Any) -> type | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from baton_shim.state.kinds.base import Here, State
 from baton_shim.state.kinds.reduced import ReducedForm, ReducedKind, build
-from baton_shim.state.refusal import Stayed, StayedError
+from baton_shim.state.refusal import StandIn, StandInError
 
 _OVER_SET: type = type(iter(set()))
 _OVER_ORDERED: type = type(iter(collections.OrderedDict()))
@@ -53,8 +53,8 @@ class IteratorKind(ReducedKind):
     def new(self, *form: Any) -> Any:
         try:
             return build(form)
-        except StayedError as error:
-            return Stayed(str(error), error.hint)
+        except StandInError as error:
+            return StandIn(str(error), error.hint)
 
     def over(self, of_set: bool, left: list[Any]) -> Iterator[Any]:
         return iter(set(left)) if of_set else iter(collections.OrderedDict(enumerate(left)).values())

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from baton_shim.state.kinds.base import Here, State, imported
 from baton_shim.state.kinds.frames import WholeKind
-from baton_shim.state.refusal import Stayed
+from baton_shim.state.refusal import StandIn
 
 Entry = tuple[Any, Any]
 """An object, and what the attribute records about it."""
@@ -40,7 +40,7 @@ class KerasKind(WholeKind):
         if made_with == backend():
             return object.__new__(kind)
         there, here = ("on the GPU machine", "in your notebook") if self.here.home else ("in your notebook", "there")
-        return Stayed(
+        return StandIn(
             f"this {kind.__name__} of Keras was made {there} with the backend {made_with!r}, but Keras uses "
             f"{backend()!r} {here}",
             "restart the kernel, and set KERAS_BACKEND in an ordinary cell before any cell imports keras",
@@ -54,7 +54,7 @@ class KerasKind(WholeKind):
         return attributes
 
     def set_attributes(self, obj: Any, attributes: dict[str, Any]) -> None:
-        if type(obj) is Stayed:
+        if type(obj) is StandIn:
             return
         super().set_attributes(obj, attributes)
         for name, how in addresses_in(type(obj)).items():

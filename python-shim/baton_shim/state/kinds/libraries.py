@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State
-from baton_shim.state.refusal import Stayed
+from baton_shim.state.refusal import StandIn
 
 _FUNCTION: Any = ctypes.CFUNCTYPE(None).__mro__[1]
 _TYPE_OF_FUNCTIONS: Any = type(_FUNCTION)
@@ -71,7 +71,7 @@ class LibraryKind(Kind):
             opened._name = name
             return opened
         there, here = ("on the GPU machine", "in your notebook") if self.here.home else ("in your notebook", "there")
-        return Stayed(
+        return StandIn(
             f"the library {name!r} was opened {there}, but cannot be opened {here}: {failure}",
             "make its file available on both sides: beside the notebook, or installed under the same name",
         )
@@ -81,7 +81,7 @@ class LibraryKind(Kind):
 
     def functions_of(self, library: Any) -> Any:
         """The class of the library's functions."""
-        return library if type(library) is Stayed else library._FuncPtr
+        return library if type(library) is StandIn else library._FuncPtr
 
     def read(self, obj: Any) -> State:
         return tuple((name, value) for name, value in vars(obj).items() if name not in _OF_OPENING)
@@ -91,7 +91,7 @@ class LibraryKind(Kind):
         yield from (value for _, value in state)
 
     def apply(self, obj: Any, content: Any) -> None:
-        if type(obj) is Stayed:
+        if type(obj) is StandIn:
             return
         attributes = vars(obj)
         for name in attributes.keys() - _OF_OPENING:
@@ -129,15 +129,15 @@ class CFunctionKind(Kind):
         return of_python, (type(obj), function), self.read(obj), None, None, apply
 
     def of_library(self, library: Any, symbol: str, kind: Any) -> Any:
-        if type(library) is Stayed or type(kind) is Stayed:
-            return library if type(library) is Stayed else kind
+        if type(library) is StandIn or type(kind) is StandIn:
+            return library if type(library) is StandIn else kind
         try:
             return (library._FuncPtr if kind is None else kind)((symbol, library))
         except AttributeError as error:
-            return Stayed(f"the function {symbol!r} of the library {library._name!r} is not in this kernel's: {error}")
+            return StandIn(f"the function {symbol!r} of the library {library._name!r} is not in this kernel's: {error}")
 
     def of_python(self, kind: Any, function: Any) -> Any:
-        if type(kind) is Stayed:
+        if type(kind) is StandIn:
             return kind
         return kind() if function is None else kind(function)
 
@@ -153,7 +153,7 @@ class CFunctionKind(Kind):
         yield from (value for _, value in attributes)
 
     def apply(self, obj: Any, content: Any) -> None:
-        if type(obj) is Stayed:
+        if type(obj) is StandIn:
             return
         arguments, result, check, attributes = content
         if obj.argtypes != arguments:

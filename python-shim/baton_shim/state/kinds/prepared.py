@@ -12,7 +12,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from baton_shim.state.refusal import Stayed
+from baton_shim.state.refusal import StandIn
 
 
 def with_attributes(kind: type, form: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -27,7 +27,7 @@ def with_attributes(kind: type, form: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def ready(kind: type, attributes: dict[str, Any], function: Any, arguments: tuple[Any, ...]) -> Any:
     for name, value in attributes.items():
-        if name not in vars(kind) and type(value) is not Stayed:
+        if name not in vars(kind) and type(value) is not StandIn:
             setattr(kind, name, value)
     return function(*arguments)
 

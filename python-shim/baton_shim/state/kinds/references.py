@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State, imported
-from baton_shim.state.refusal import Stayed, held_by, standard_stream
+from baton_shim.state.refusal import StandIn, held_by, standard_stream
 
 SORT_KEY: type = type(functools.cmp_to_key(lambda left, right: 0))
 PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
@@ -114,7 +114,7 @@ class ReferenceKind(Kind):
         except ImportError as error:
             if not self.here.home:  # a module that the cell imported may not be installed in the notebook
                 raise
-            return Stayed(f"the module {name!r} was imported on the GPU machine, but here: {error}")
+            return StandIn(f"the module {name!r} was imported on the GPU machine, but here: {error}")
 
     def main_thread(self) -> Any:
         return threading.main_thread()
@@ -237,20 +237,20 @@ class _Nothing:
     __slots__ = ("__weakref__",)
 
 
-class StayedKind(Kind):
+class StandInKind(Kind):
     """A stand-in: what it holds may change here, and the other kernel must be informed."""
 
-    name = "stayed"
+    name = "stand_in"
     blind = True
 
     def parts(self, obj: Any, state: State) -> Iterable[Any]:
         return held_by(obj)
 
 
-class StayingKind(Kind):
+class UnsendableKind(Kind):
     """An object for which the other kernel has a stand-in: unchanged while there is a reason that it stays."""
 
-    name = "staying"
+    name = "unsendable"
     changes = True
     replaced = True
 

@@ -11,7 +11,7 @@ from typing import Any
 from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.kinds.frames import WholeKind
 from baton_shim.state.kinds.reduced import Frozen, inside, same_form
-from baton_shim.state.refusal import Stayed
+from baton_shim.state.refusal import StandIn
 
 _VARIABLES = "tensorflow.python.ops.resource_variable_ops"
 _CONCRETE = "tensorflow.python.eager.polymorphic_function.concrete_function"
@@ -90,8 +90,8 @@ class TraceKind(Kind):
     def reduce(self, obj: Any) -> Any:
         if not isinstance(obj, imported(_CONCRETE, "ConcreteFunction")):
             return type(obj), ()  # a cache
-        text = f"a concrete function of TensorFlow {self.here.where_it_stayed}"
-        return Stayed, (text, "call get_concrete_function inside the cell", True)
+        text = f"a concrete function of TensorFlow {self.here.where_it_is}"
+        return StandIn, (text, "call get_concrete_function inside the cell", True)
 
 
 class StrategyKind(Kind):

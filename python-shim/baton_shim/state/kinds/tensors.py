@@ -11,15 +11,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from baton_shim.base.storages import storage_of
+from baton_shim.state import memory
 from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.kinds.graphs import Graph, graph_of, set_graph
+from baton_shim.state.kinds.instances import set_slots, slots_of
 from baton_shim.virtual import SWITCH
 from baton_shim.virtual.label import LABEL, label
+
+Flags = tuple[Any, bool, bool, bool, bool]
+"""A tensor's type, whether it is negated, conjugated, on a GPU, and made in inference mode."""
 
 
 def torch() -> Any:
@@ -46,8 +52,9 @@ def mode_of(inference: bool) -> Any:
     return torch().inference_mode() if inference else contextlib.nullcontext()
 
 
+@bare
 def on_gpu(obj: Any) -> bool:
-    return obj.device.type == "cuda" or LABEL in obj.__dict__
+    return LABEL in obj.__dict__ or obj.device.type == "cuda"
 
 
 def with_graphs(objects: Iterable[Any]) -> list[Any]:
@@ -66,10 +73,20 @@ def plain_types() -> tuple[type, ...]:
     return module.Tensor, lazy.Parameter, lazy.UninitializedParameter, lazy.UninitializedBuffer
 
 
-class TensorKind(Kind):
-    """`Tensor` and `Parameter` with plain memory, also before they have a size.
+def is_plain_type(kind: Any) -> bool:
+    """Whether its instances have plain memory, attributes and slots, and no pickling or operations of their own."""
+    if kind in plain_types():
+        return True
+    tensor, pickling = torch().Tensor, ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__")
+    return kind.__torch_dispatch__ is tensor.__torch_dispatch__ and all(
+        getattr(kind, name, None) in [getattr(plain, name, None) for plain in plain_types()[:2]] for name in pickling
+    )
 
-    Other layouts and devices use torch's own pickling.
+
+class TensorKind(Kind):
+    """Tensors with plain memory, such as `Parameter`, also before they have a size, and those of derived classes.
+
+    Other layouts and devices, and classes with their own pickling or `__torch_dispatch__`, use torch's own pickling.
     """
 
     name = "tensor"
@@ -81,7 +98,7 @@ class TensorKind(Kind):
         self._anchors = (self.new, self.set_state, self.left_behind)
 
     def plain(self, obj: Any) -> bool:
-        if type(obj) not in plain_types():
+        if not is_plain_type(type(obj)):
             return False
         return obj.layout is torch().strided and obj.device.type in ("cpu", "cuda") and not obj.is_quantized
 
@@ -108,16 +125,16 @@ class TensorKind(Kind):
             number = segment.number
             self.here.used.append((obj, number))
         form = (obj.dtype, offset, tuple(obj.size()), obj.stride(), obj.requires_grad)
-        flags = (plain_types().index(type(obj)), obj.is_neg(), obj.is_conj(), on_gpu(obj), obj.is_inference())
+        flags = (name_of(type(obj)), obj.is_neg(), obj.is_conj(), on_gpu(obj), obj.is_inference())
         return new, (number, form, flags), (self._graph(obj), *self._state(obj), on_gpu(obj)), None, None, set_state
 
-    def new(self, number: int, form: tuple[Any, ...], flags: tuple[int, bool, bool, bool, bool]) -> Any:
+    def new(self, number: int, form: tuple[Any, ...], flags: Flags) -> Any:
         import torch
 
         with torch._C.DisableTorchFunction(), mode_of(flags[-1]):
             return self._new(number, form, flags)
 
-    def _new(self, number: int, form: tuple[Any, ...], flags: tuple[int, bool, bool, bool, bool]) -> Any:
+    def _new(self, number: int, form: tuple[Any, ...], flags: Flags) -> Any:
         import torch
 
         (dtype, offset, size, stride, requires_grad), (kind, negative, conjugate, gpu, _) = form, flags
@@ -126,8 +143,8 @@ class TensorKind(Kind):
         tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, size, stride)
         tensor = tensor.conj().data if conjugate else tensor  # not a view of another tensor, which would have a graph
         tensor = tensor._neg_view().data if negative else tensor
-        if kind:
-            tensor = torch.Tensor._make_subclass(plain_types()[kind], tensor, requires_grad)
+        if kind != 0:
+            tensor = torch.Tensor._make_subclass(type_of(kind), tensor, requires_grad)
         if number >= 0:
             self.here.used.append((tensor, number))
         return tensor
@@ -142,8 +159,7 @@ class TensorKind(Kind):
             segment.storage = storage_of(copy)
             segments.settle_at(segment, segment.storage.data_ptr())
         if segment.storage is None:
-            memory = segments.buffer(segment)
-            segment.storage = storage_of(torch.frombuffer(memory, dtype=torch.uint8))
+            segment.storage = storage_of(torch.frombuffer(segments.buffer(segment), dtype=torch.uint8))
         if real and segment.device is None:
             segments.mirror(segment, segment.storage.cuda())
         return segment.device if real else segment.storage
@@ -176,11 +192,12 @@ class TensorKind(Kind):
         gradient = None if of_graph and not obj.retains_grad else obj.grad
         if gradient is not None and LABEL in obj.__dict__:
             gradient.__dict__[LABEL] = label()  # autograd created it, and it has not been read yet
-        return gradient, attributes_of(obj), None if of_graph else obj._backward_hooks
+        slots = None if type(obj) in plain_types() else tuple(slots_of(obj))
+        return gradient, attributes_of(obj), None if of_graph else obj._backward_hooks, slots
 
     @bare
     def set_state(self, tensor: Any, state: tuple[Any, ...]) -> None:
-        graph, gradient, attributes, hooks, gpu = state
+        graph, gradient, attributes, hooks, slots, gpu = state
         if isinstance(graph, Graph):
             set_graph(tensor, graph, self.here.home)
             if gradient is not None:
@@ -196,12 +213,14 @@ class TensorKind(Kind):
             tensor.grad = gradient
         tensor.__dict__.clear()
         tensor.__dict__.update(attributes)
+        if slots is not None:
+            set_slots(tensor, dict(slots))
         if gpu and not tensor.is_cuda:
             tensor.__dict__[LABEL] = label()
 
     @bare
     def read(self, obj: Any) -> State:
-        place = (obj.data_ptr(), obj.stride()) if self.plain(obj) else obj._version
+        place = (obj.data_ptr(), obj.stride()) if self.plain(obj) else (obj._version, digest(obj))
         form = (type(obj), place, tuple(obj.size()), obj.dtype, obj.requires_grad, on_gpu(obj))
         return form, *self._state(obj), _version(obj)
 
@@ -213,28 +232,83 @@ class TensorKind(Kind):
         return (0, 0) if obj.grad is None else (id(obj.grad), obj.grad._version)
 
     def parts(self, obj: Any, state: State) -> Iterator[Any]:
-        _, gradient, attributes, hooks, _ = state
+        (kind, *_), gradient, attributes, hooks, slots, _ = state
+        if kind not in plain_types():
+            yield kind
         yield gradient
         yield hooks
-        yield from (value for _, value in attributes)
+        yield from (value for _, value in (*attributes, *(slots or ())))
 
     @bare
     def content(self, obj: Any, state: State) -> Any:
-        data = obj.data
+        data = obj.data.clone() if parts_of_compressed(obj) else obj.data  # an update writes over its memory
         if LABEL in obj.__dict__:
             data.__dict__[LABEL] = label()
-        kind = plain_types().index(type(obj)) if type(obj) in plain_types() else None
-        return data, kind, (self._graph(obj), *state[1:4], on_gpu(obj))
+        kind = name_of(type(obj)) if is_plain_type(type(obj)) else None
+        return data, kind, (self._graph(obj), *state[1:5], on_gpu(obj))
 
     @bare
     def apply(self, obj: Any, content: Any) -> None:
         data, kind, state = content
-        moved = data.data_ptr() != obj.data_ptr()
-        if moved or (data.size(), data.stride()) != (obj.size(), obj.stride()):
+        if parts_of_compressed(data):
+            update_compressed(obj, data)
+        elif not is_same_view(obj, data):
             obj.data = data
-        if kind is not None and type(obj) is not plain_types()[kind]:
-            obj.__class__ = plain_types()[kind]
+        if kind is not None and type(obj) is not type_of(kind):
+            obj.__class__ = type_of(kind)
         self.set_state(obj, state)
+
+
+def parts_of_compressed(tensor: Any) -> tuple[Any, ...]:
+    """What a tensor of compressed rows or columns consists of; nothing for other layouts."""
+    module, layout = torch(), tensor.layout
+    if layout in (module.sparse_csr, module.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if layout in (module.sparse_csc, module.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return ()
+
+
+def update_compressed(obj: Any, data: Any) -> None:
+    """Assigning `.data` has no effect here. Operations write into the memory, of which `values()` is a view."""
+    with mode_of(obj.is_inference()), torch().no_grad():
+        mine, theirs = parts_of_compressed(obj), parts_of_compressed(data)
+        if [part.size() for part in mine] != [part.size() for part in theirs]:
+            if obj.grad_fn is None:
+                obj.requires_grad_(False)
+            obj.resize_as_sparse_(data)
+            mine = parts_of_compressed(obj)
+        for part, other in zip(mine, theirs, strict=True):
+            part.copy_(other)
+
+
+def is_same_view(left: Any, right: Any) -> bool:
+    strided = torch().strided
+    if left.layout is not strided or right.layout is not strided:
+        return False
+    return (left.data_ptr(), left.size(), left.stride()) == (right.data_ptr(), right.size(), right.stride())
+
+
+def digest(obj: Any) -> bytes | None:
+    """Of the memory on this machine of a tensor that is sent with it: `.data` and `.numpy()` write without a count."""
+    if obj.layout is not torch().strided or obj.device.type != "cpu":
+        return None
+    try:
+        storage = storage_of(obj)
+        if not storage.nbytes():
+            return None
+        return hashlib.blake2b(memory.at_address(storage.data_ptr(), storage.nbytes(), storage)).digest()
+    except (RuntimeError, NotImplementedError):  # a class whose instances have no memory
+        return None
+
+
+def name_of(kind: type) -> Any:
+    """How a plain type is sent: the number of one that always exists, or the class itself."""
+    return plain_types().index(kind) if kind in plain_types() else kind
+
+
+def type_of(name: Any) -> Any:
+    return plain_types()[name] if type(name) is int else name
 
 
 def attributes_of(obj: Any) -> tuple[tuple[str, Any], ...]:

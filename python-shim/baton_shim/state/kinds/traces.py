@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from baton_shim.base import mirror
-from baton_shim.state.refusal import Stayed
+from baton_shim.state.refusal import StandIn
 
 Place = tuple[types.CodeType, str, int, int]
 """Code, module, instruction index and line."""
@@ -114,10 +114,10 @@ def _frame(shown: tuple[Any, ...], module: str, span: tuple[int | None, ...], ma
         co_linetable=_table(len(code.co_code) // 2, (span[0] or 0) - shown[_SHOWN.index("co_firstlineno")], span),
     )
     names = main if module == "__main__" else vars(sys.modules.get(module, types.ModuleType(module)))
-    stayed = Stayed(_VARIABLES)
+    stand_in = StandIn(_VARIABLES)
     named = variables[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
     function = types.FunctionType(code, names)  # type: ignore[arg-type]
-    return function(*[stayed] * code.co_argcount, **dict.fromkeys(named, stayed))
+    return function(*[stand_in] * code.co_argcount, **dict.fromkeys(named, stand_in))
 
 
 def _table(count: int, first: int, span: tuple[int | None, ...]) -> bytes:

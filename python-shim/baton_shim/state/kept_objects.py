@@ -23,7 +23,7 @@ MOST_OBJECTS = 10_000  # between such an object and what it holds
 _CLOSED = (types.ModuleType, type, types.CodeType, types.FrameType, AbstractEventLoop, Context)
 
 
-class Stays:
+class KeptObjects:
     """The objects of one table that stay in this kernel."""
 
     def __init__(self, namespace: Mapping[str, Any], numbering: Numbering) -> None:
@@ -31,7 +31,7 @@ class Stays:
         self._said: dict[int, dict[int, Any]] = {}  # what the other end knows: numbers, with their objects
 
     def below(self, numbers: Iterable[int]) -> set[int]:
-        """Numbers of the objects that staying objects among these hold, or held at the last message."""
+        """Numbers of the objects that kept objects among these hold, or held at the last message."""
         below: set[int] = set()
         if self._said:
             for number in self._said.keys() & numbers:

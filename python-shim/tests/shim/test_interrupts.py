@@ -1,0 +1,175 @@
+"""Interrupts that arrive while Baton changes the notebook: it completes the change, and only then is the cell stopped."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from baton_shim.base import interrupts
+from baton_shim.base.interrupts import Interrupts
+
+if TYPE_CHECKING:
+    from conftest import Baton, Cell
+
+HOOKS = """
+import select, signal
+from baton_shim.notebook.background import Background
+from baton_shim.notebook.deferred import Deferred
+from baton_shim.notebook.undo import UndoLog
+from baton_shim.state import Table
+
+# The next call of this method is interrupted before it does anything.
+def strike_in(owner, name):
+    real = getattr(owner, name)
+    def strikes(*arguments, **options):
+        setattr(owner, name, real)
+        signal.raise_signal(signal.SIGINT)
+        return real(*arguments, **options)
+    setattr(owner, name, strikes)
+
+# A `%%gpu` cell prints "waits", and waits until deferred state has arrived, but does not handle it.
+def wait_for_deferred_in_gpu_cell():
+    real = Deferred.poll
+    def poll(deferred, *, in_cell=True):
+        if in_cell and deferred.due:
+            print("waits", flush=True)
+            assert select.select([deferred._home.link], [], [], 100)[0]
+        real(deferred, in_cell=in_cell)
+    Deferred.poll = poll
+
+# An ordinary cell prints "waits" when it begins to wait for deferred state.
+def wait_for_deferred_in_cell():
+    real = Deferred._wait
+    def wait(deferred, interrupts):
+        print("waits", flush=True)
+        real(deferred, interrupts)
+    Deferred._wait = wait
+
+# This method, if it is that of an ordinary cell, prints "waits", and waits until the background cell has ended.
+def wait_for_background_in(name):
+    real = getattr(Background, name)
+    def waits(background, *arguments):
+        if name == "before" or background._code_runs:
+            background._code_runs = True
+            print("waits", flush=True)
+            while not background.is_empty and background._cells[0].end is None:
+                assert background.takes(background._home.link.receive(timeout=100))
+        return real(background, *arguments)
+    setattr(Background, name, waits)
+"""
+
+
+def hook(baton: Baton, code: str) -> None:
+    """Not as code of the notebook, whose names Baton would follow."""
+    assert baton.run(f"exec({HOOKS + code!r}, {{}})").reply["status"] == "ok"
+
+
+def test_a_second_interrupt_at_the_end_of_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`signal.signal` runs the old handler for a signal that has arrived, and then does not replace it."""
+    set_handler = interrupts.set_handler
+
+    def interrupt_twice() -> None:
+        signal.raise_signal(signal.SIGINT)
+        monkeypatch.setattr(interrupts, "set_handler", set_handler_later)
+
+    def set_handler_later(*arguments: Any) -> Any:
+        monkeypatch.setattr(interrupts, "set_handler", set_handler)
+        signal.raise_signal(signal.SIGINT)
+        return set_handler(*arguments)
+
+    with Interrupts() as held:
+        with pytest.raises(KeyboardInterrupt), held.raising_the_second():
+            interrupt_twice()
+        assert signal.getsignal(signal.SIGINT) == held._handle
+        assert held.count == 2
+
+
+def run_until(baton: Baton, event: threading.Event, code: str) -> Cell:
+    """Runs a cell, and sets the event when the cell waits."""
+
+    def set_when_it_waits() -> bool:
+        if any(kind == "stream" for kind, _ in baton.seen):
+            event.set()
+        return False
+
+    return baton.run(code, interrupt_when=set_when_it_waits)
+
+
+@pytest.mark.parametrize("place", ["Table, 'complete'", "UndoLog, 'deferred_arrived'"])
+def test_while_deferred_state_is_applied_for_a_gpu_cell(baton_away: Baton, place: str) -> None:
+    baton = baton_away
+    hook(baton, f"wait_for_deferred_in_gpu_cell(); strike_in({place})")
+    baton.run("import numpy as np; x = np.zeros(1000)")
+    baton.follow.clear()
+    baton.run("%%gpu\nx += 1")
+    assert run_until(baton, baton.follow, "%%gpu\nx += 1").error.startswith("KeyboardInterrupt")
+    assert baton.followed_up.wait(100)
+    assert baton.run("float(x.sum())").result == "1000.0"
+    assert baton.run("%%gpu\nx += 1\nfloat(x.sum())").result == "2000.0"
+    assert baton.calls[-1]["state"]["messages"] > 0
+
+
+def test_while_an_ordinary_cell_waits_for_deferred_state(baton_away: Baton) -> None:
+    baton = baton_away
+    hook(baton, "wait_for_deferred_in_cell(); strike_in(Table, 'complete')")
+    baton.run("import numpy as np; x = np.zeros(1000); ran = False")
+    baton.follow.clear()
+    baton.run("%%gpu\nx += 1")
+    assert run_until(baton, baton.follow, "ran = True").error.startswith("KeyboardInterrupt")
+    assert baton.run("float(x.sum()), ran").result == "(1000.0, False)"
+
+
+@pytest.mark.parametrize("place", ["Table, 'roll_back'", "UndoLog, 'deferred_lost'"])
+def test_while_deferred_state_is_given_up(baton_away: Baton, place: str) -> None:
+    baton = baton_away
+    hook(baton, f"strike_in({place})")
+    baton.run("import numpy as np; x = np.zeros(1000); rows = [1]")
+    baton.follow.clear()
+    baton.run("%%gpu\nx += 1; rows.append(2)")
+    assert baton.run("%gpu_reset --lose").error.startswith("KeyboardInterrupt")
+    cell = baton.run("float(x.sum()), rows")
+    assert cell.result == "(0.0, [1])"
+    assert cell.text("stderr").startswith("warning: The results of In[3] are lost: They were given up")
+    assert baton.run("%%gpu\nfloat(x.sum()), rows").result == "(0.0, [1])"
+
+
+@pytest.mark.parametrize("place", ["Table, 'roll_back'", "UndoLog, 'table_ends'"])
+def test_while_a_cell_is_undone(baton: Baton, place: str) -> None:
+    hook(baton, f"strike_in({place})")
+    baton.run("rows = [1]; text = 'old'")
+    baton.run("%%gpu\nrows.append(2); text = 'new'\n'value'")
+    cell = baton.run("%gpu_undo")
+    assert cell.text().startswith("Undone: In[3]. rows, text are as before. ")
+    assert cell.error.startswith("KeyboardInterrupt")
+    assert baton.value("rows, text, Out") == "([1], 'old', {})"
+    assert baton.run("%gpu_undo --list").text() == "Nothing to undo\n"
+    assert baton.run("%%gpu\nrows, text").result == "([1], 'old')"
+
+
+def end_of_background_cell(baton: Baton, hooks: str) -> threading.Event:
+    """Runs a background cell that ends when the event is set."""
+    hook(baton, hooks)
+    baton.run("rows = [1]; ran = False")
+    end = threading.Event()
+    baton.before_finish = end.wait
+    assert baton.run("%%gpu --background job\nrows.append(2)").reply["status"] == "ok"
+    return end
+
+
+@pytest.mark.parametrize("place", ["Background, '_finish'", "Table, 'apply'"])
+def test_while_a_background_cell_ends_after_a_cell(baton: Baton, place: str) -> None:
+    end = end_of_background_cell(baton, f"wait_for_background_in('_code_ended'); strike_in({place})")
+
+    cell = run_until(baton, end, "ran = True")
+    assert cell.reply["status"] == "ok", cell.traceback
+    assert cell.text("stderr") == ""
+    assert baton.value("rows, job.status, ran") == "([1, 2], 'done', True)"
+
+
+@pytest.mark.parametrize("place", ["Background, '_finish'", "Table, 'apply'"])
+def test_while_a_background_cell_ends_before_a_cell(baton: Baton, place: str) -> None:
+    end = end_of_background_cell(baton, f"wait_for_background_in('before'); strike_in({place})")
+    assert run_until(baton, end, "ran = True").error.startswith("KeyboardInterrupt")
+    assert baton.value("rows, job.status, ran") == "([1, 2], 'done', False)"
