@@ -149,16 +149,6 @@ settings! {
         described: "`$XDG_DATA_HOME/baton/environments`, else `~/.local/share/baton/environments`",
     };
 
-    #[doc = "The size limit of the trash: the files beside a notebook that `%%gpu` cells deleted or replaced. The oldest are removed first. `baton files restore` restores them."]
-    trash_limit: Size = "trash.limit",
-    flag: None,
-    default: Text("1GiB");
-
-    #[doc = "How long files stay in the trash."]
-    trash_age: Duration = "trash.age",
-    flag: None,
-    default: Text("7d");
-
     #[doc = "The folder in which the broker of this user keeps its socket, lock, token and log. Only this user may enter it."]
     runtime_folder: PathBuf = "runtime_folder",
     flag: Some(("runtime-folder", and_clients!("up", "worker"))),
@@ -174,6 +164,16 @@ settings! {
         text: |surroundings| surroundings.state_folder().display().to_string(),
         described: "`$XDG_STATE_HOME/baton`, else `/var/lib/baton` for root and `~/.local/state/baton` for others",
     };
+
+    #[doc = "The size limit of the trash: the files beside a notebook that `%%gpu` cells deleted or replaced. The oldest are removed first. `baton files restore` restores them."]
+    trash_limit: Size = "trash.limit",
+    flag: None,
+    default: Text("1GiB");
+
+    #[doc = "How long files stay in the trash."]
+    trash_age: Duration = "trash.age",
+    flag: None,
+    default: Text("7d");
 
     #[doc = "The address and port, or the Unix socket, on which the broker listens."]
     broker_listen: ListenAddress = "broker.listen",
@@ -200,7 +200,7 @@ settings! {
     flag: Some(("url-prefix", &["broker"])),
     default: Nothing { described: "none: a proxy removes its prefix" };
 
-    #[doc = "How many requests for pages and the API the token of a person may send per second. Bursts may be four times as large."]
+    #[doc = "How many requests per second a person's token may make to the pages and the API. Bursts may be four times as large."]
     broker_request_rate: u32 = "broker.request_rate",
     flag: Some(("request-rate", &["broker"])),
     default: Text("50");
@@ -399,7 +399,7 @@ settings! {
     #[doc = "The Python in which the worker runs cells."]
     worker_python: Option<PathBuf> = "worker.python",
     flag: Some(("python", &["worker"])),
-    default: Nothing { described: "the notebook's own" };
+    default: Nothing { described: "the Python beside `baton`; without a sandbox, the notebook's own" };
 
     #[doc = "The folder in which the worker builds environments from their locks. Workers of one user may share it. Use a local disk with room for the packages."]
     worker_environments: PathBuf = "worker.environments",

@@ -83,16 +83,18 @@ def test_a_course_on_a_pool(cluster: SlurmCluster, course: Course) -> None:
 def predicts_the_pool(cluster: SlurmCluster) -> None:
     """For the same cells, `baton plan` predicts what has happened: how long they waited, and how long machines ran.
 
-    Within 15 %, and between its answers for the fastest and the slowest starts, because `--start` is one time for all
-    machines: on a busy computer the first starts may take twice as long as the others.
+    Within a quarter, and between its answers for the fastest and the slowest starts, because `--start` is one time for
+    all machines: on a busy computer the first starts may take twice as long as the others, and one late machine delays
+    all that wait.
     """
     starts = cluster.pool["start"]
     fastest, slowest = (plan_of(cluster, starts[name]) for name in ("lower_ms", "upper_ms"))
     jobs = cluster.slurm.runs("scontrol", "--oneliner", "show", "jobs").splitlines()
     hours = sum(seconds_of(job) for job in jobs) / 3600
     assert fastest["cells"] == STUDENTS * 5
-    assert 0.85 * fastest["wait"] < fastest["was"]["wait"] < 1.15 * slowest["wait"]
-    assert 0.85 * fastest["machine_hours"] < hours < 1.15 * slowest["machine_hours"]
+    least, most = 0.75, 1.25
+    assert least * fastest["wait"] < fastest["was"]["wait"] < most * slowest["wait"]
+    assert least * fastest["machine_hours"] < hours < most * slowest["machine_hours"]
 
 
 def plan_of(cluster: SlurmCluster, start_ms: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from end_to_end import Kernel
 from end_to_end.place import MARK
 from end_to_end.ports import free_port
 from end_to_end.service import BINARY
+from end_to_end.tls import Tls
 from end_to_end.waiting import wait_until
 from slurm.cluster import SlurmCluster
 from slurm.slurm import is_installed
@@ -35,14 +35,19 @@ class Reader:
         self.port = int(cluster.service.address.rpartition(":")[2])
         for name in ("etc", "shared"):
             (self.place.folder / name).mkdir()
+        tls = Tls(self.place.folder / "etc")
+        # The guide's machines trust the authority of the broker's certificate.
+        self.trusting = {"BATON_CA_FILE": str(tls.ca_file)}
         self.names = {
-            "/shared/baton/bin/baton worker": cluster.worker_command(),
+            "/shared/baton/bin/baton worker": cluster.worker_command(**self.trusting),
             "/shared/baton/bin/baton": str(BINARY),
             "/shared/": f"{self.place.folder}/shared/",
+            "/etc/baton/tls/fullchain.pem": str(tls.certificate),
+            "/etc/baton/tls/privkey.pem": str(tls.key),
             "/etc/baton": f"{self.place.folder}/etc",
             "/home/ada": f"{self.place.folder}/home",
             "/var/lib/baton": f"{self.place.folder}/data",
-            "0.0.0.0": "127.0.0.1",
+            "DNS:login.example.edu": "IP:127.0.0.1",
             "login.example.edu": "127.0.0.1",
             "8470": str(self.port),
             "24817": str(self.port),
@@ -57,11 +62,16 @@ class Reader:
             blocks = [block.replace(old, new) for block in blocks]
         return blocks
 
-    def runs(self, commands: str, **environment: str) -> str:
-        """The output of the commands."""
-        own = self.place.environment | self.cluster.environment | environment
+    def runs(self, commands: str, token: str = "", **environment: str) -> str:
+        """The output of the commands. `token`: what the reader enters when `baton login` asks."""
         said = subprocess.run(
-            ["bash", "-e", "-c", commands], env=own, cwd=self.place.work, capture_output=True, text=True, check=False
+            ["bash", "-e", "-c", commands],
+            env=self.place.environment | self.cluster.environment | environment,
+            cwd=self.place.work,
+            input=token,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert said.returncode == 0, said.stderr
         return said.stdout
@@ -94,32 +104,23 @@ def test_a_course(reader: Reader, new_kernel: Callable[..., Kernel]) -> None:
     assert broker == f"{BINARY} broker"
     student, admin = reader.runs("\n".join(lines)).splitlines()
     reader.starts(broker, BATON_CONFIG=str(place.folder / "etc/broker.toml"))
-    (place.folder / "token").write_text(admin)
-    as_admin = {"BATON_TOKEN_FILE": str(place.folder / "token")}
+    as_admin = reader.trusting | {"XDG_CONFIG_HOME": str(place.folder / "home/admin")}
     wait_until(lambda: "listens" in (place.folder / "broker.log").read_text(), "the broker listens")
-    shown = reader.runs(test, **as_admin)
+    shown = reader.runs(test, admin, **as_admin)
     assert "sbatch --parsable --no-requeue --job-name=slurm-gpu-test --gpus=1 --time=02:00:00" in shown
     assert "is not a program" not in shown
 
     [kernel] = reader.blocks("3. The first cell", "console")
-    token = place.folder / "home/.config/baton/token"
-    token.parent.mkdir(parents=True)
-    token.write_text(student)
-    install, *exports, start = kernel.splitlines()
+    *lines, start = kernel.splitlines()
     assert start == "jupyter lab"
-    reader.runs(install)
-    variables = dict(line.removeprefix("export ").split("=", 1) for line in exports)
-    variables["BATON_TOKEN_FILE"] = os.path.expanduser(variables["BATON_TOKEN_FILE"]).replace(
-        os.path.expanduser("~"), str(place.folder / "home")
-    )
-    notebook = new_kernel(at=place, **variables)
+    reader.runs("\n".join(lines), student, **reader.trusting)
+    notebook = new_kernel(at=place, **reader.trusting)
     [cell] = reader.blocks("3. The first cell", "python")
     assert notebook.run(cell, seconds=STARTS_SECONDS).ok().value
     assert reader.cluster.jobs() == ["1 RUNNING"]
-    address = {"BATON_BROKER_ADDRESS": variables["BATON_BROKER_ADDRESS"]}
-    assert "slurm-gpu" in reader.runs(f"{BINARY} pools", **as_admin, **address)
+    assert "slurm-gpu" in reader.runs(f"{BINARY} pools", **as_admin)
     wait_until(lambda: slurm.runs("squeue", "--noheader") == "", "the job has ended", STARTS_SECONDS)
-    assert "slurm-gpu" in reader.runs(f"{BINARY} pools", **as_admin, **address)
+    assert "slurm-gpu" in reader.runs(f"{BINARY} pools", **as_admin)
 
 
 def test_a_students_own_jobs(reader: Reader, new_kernel: Callable[..., Kernel]) -> None:
@@ -130,8 +131,8 @@ def test_a_students_own_jobs(reader: Reader, new_kernel: Callable[..., Kernel]) 
     # So that the test finds what its jobs leave.
     configured.write_text(f'{configuration}environment = ["{MARK}"]\n')
     [commands] = reader.blocks("Students' own jobs", "console")
-    token, broker, start = commands.splitlines()
-    reader.runs(token)
+    *lines, broker, start = commands.splitlines()
+    reader.runs("\n".join(lines))
     assert (broker, start) == (f"{BINARY} broker &", "jupyter lab")
     reader.starts(broker.removesuffix(" &"))
     wait_until(lambda: "listens" in (place.folder / "broker.log").read_text(), "the broker listens")

@@ -34,19 +34,28 @@ const TAIL: &str = "\
 
 pub(crate) fn reference() -> String {
     let mut page = HEAD.to_owned();
-    let mut section = None;
+    let mut section = String::new();
     for setting in TABLE {
-        let own = setting.key.split_once('.').map(|(section, _)| section);
-        if section != Some(own) {
-            section = Some(own);
-            let title = own.map_or_else(|| "For all".to_owned(), |name| format!("`[{name}]`"));
-            let _ = write!(page, "\n## {title}\n");
+        let own = section_of(setting.key);
+        if section != own {
+            let _ = write!(page, "\n## {own}\n");
+            section = own;
         }
         write_setting(&mut page, setting);
     }
     page.push('\n');
     page.push_str(TAIL);
     page
+}
+
+/// The section of the configuration file, as a heading. Two settings are sections themselves.
+fn section_of(key: &str) -> String {
+    match key.split_once('.') {
+        Some((section, _)) => format!("`[{section}]`"),
+        None if key == "pool" => "`[[pool]]`".to_owned(),
+        None if key == "environment" => "`[environment.NAME]`".to_owned(),
+        None => "General".to_owned(),
+    }
 }
 
 fn write_setting(page: &mut String, setting: &Setting) {
