@@ -138,7 +138,7 @@ def test_a_cell_in_the_foreground_waits_for_those_in_the_background(kernel: Kern
 def test_an_interrupt_stops_the_waiting_and_not_the_background_cell(kernel: Kernel, gate: Gate) -> None:
     kernel.run("values = []").ok()
     background(kernel, f"{gate.closed()}values.append(1)")
-    for code in ("values", "job.result()", "%%gpu\nvalues", "%gpu_undo"):
+    for code in ("values", "job.result()", "%%gpu\nvalues", "%gpu_undo", "%gpu_jobs --cancel 8f62a1b3"):
         cell = kernel.begin(code)
         cell.wait_for(lambda result: "Waiting" in result.stderr, "it waits")
         kernel.interrupt()

@@ -131,8 +131,8 @@ def test_an_autoscaler_starts_as_many_workers_as_are_needed_and_none_twice(
     pods = {worker["job"] for worker in cloud.pool["workers"]}
     assert pods <= {"baton-worker-0", "baton-worker-1"}
     # Each leaves by itself, and its Job is complete.
-    cloud.poll_until(lambda: not cloud.autoscaler.running, "the workers leave")
-    assert [pod.wait() for pod in cloud.autoscaler.pods] == [0, 0]
+    assert [pod.wait(timeout=60) for pod in cloud.autoscaler.pods] == [0, 0]
+    wait_until(lambda: cloud.autoscaler.scale()["processes"] == 0, "the broker knows that they have ended")
     cloud.autoscaler.poll()
     assert cloud.autoscaler.read[-1] == 0
     assert len(cloud.autoscaler.pods) == 2

@@ -404,7 +404,7 @@ def test_a_broker_without_descriptors(running: Service, notebook: Kernel, new_ke
     new = running.kernel(new_kernel)
     new.run("values = [1, 2]").ok()
     with running.no_descriptors():
-        result = new.gpu("values.append('lost')", seconds=8)
+        result = new.gpu("values.append('lost')", seconds=20)
         check_lost(result, new)
         assert "The broker can open no more files or connections" in result.plain_traceback
         assert "hint: " in result.plain_traceback

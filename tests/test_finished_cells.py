@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import psutil
 import pytest
 from end_to_end import Cell, Kernel, Result, Service, wait_until
+from end_to_end.kernel import CATCHES_INTERRUPTS
 from end_to_end.service import broken_store
 
 SEEDS = [int(os.environ["BATON_SEED"])] if "BATON_SEED" in os.environ else [1, 2]
@@ -29,10 +30,6 @@ KEEPER = "baton-keeper"
 
 CHANGE = "a += {number}; log.append({number}); view[0, 0]"
 SLOW = CHANGE + "\nimport time\nprint('runs', flush=True)\nwhile True: time.sleep(60)"
-DEAF = (
-    CHANGE + "\nimport time\nprint('runs', flush=True)\nwhile True:\n"
-    "    try: time.sleep(60)\n    except KeyboardInterrupt: print('goes on', flush=True)"
-)
 SAFE = "Your variables are as they were before the cell"
 LOST = re.compile(
     r"warning: The results of ((?:In\[\d+\](?: and )?)+) are lost: .*\nYour variables ([\w, ]+) are as they"
@@ -122,7 +119,7 @@ class Campaign:
         self.end(cell)
 
     def stop_twice(self) -> None:
-        cell = self.begin(DEAF)
+        cell = self.begin(f"{CHANGE}\n{CATCHES_INTERRUPTS}")
         if self.runs(cell):
             self.kernel.interrupt()
             wait_until_any(cell, "goes on")

@@ -177,7 +177,7 @@ def test_wrong_and_foreign_tokens_get_in_nowhere(hub: Hub, token_of_ada: str) ->
 
 
 def test_a_token_that_runs_out_or_is_withdrawn_closes_what_it_opened(hub: Hub) -> None:
-    expiring = hub.new_token("root", STAFF, expires_in=3)["token"]
+    expiring = hub.new_token("root", STAFF, expires_in=8)["token"]
     withdrawn = hub.new_token("root", STAFF)
     for token in (expiring, withdrawn["token"]):
         assert ask(hub, token).status_code == 200

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from end_to_end import Kernel
 from end_to_end.autoscaler import Autoscaler
+from end_to_end.baton_wheel import build_baton_wheel
 from end_to_end.chart import (
     CHART,
     NAMESPACE,
@@ -367,15 +368,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
     """All three images, from Baton's wheel and the wheels that it needs."""
     context = tmp_path_factory.mktemp("context")
     wheels = context / "wheels"
-    pip = [sys.executable, "-m", "pip"]
-    profile = OUTER_ENVIRONMENT.get("PROFILE", "dev")
-    path = f"{Path(sys.executable).parent}:{OUTER_ENVIRONMENT['PATH']}"
-    environment = OUTER_ENVIRONMENT | {"MATURIN_PEP517_ARGS": f"--profile {profile} --locked", "PATH": path}
-    for command in (
-        [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", wheels, ROOT],
-        [*pip, "download", "-q", "--no-deps", "--dest", wheels, "-r", ROOT / "requirements/runtime.txt"],
-    ):
-        subprocess.run(command, env=environment, check=True, timeout=400)
+    build_baton_wheel(wheels)
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", wheels),
+            *("-r", ROOT / "requirements/runtime.txt"),
+        ],
+        env=OUTER_ENVIRONMENT,
+        check=True,
+        timeout=400,
+    )
     with images(tmp_path_factory.mktemp("images")) as made:
         made.make_base()
         # The commands of the guide, with a base made here and no network.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from end_to_end import Kernel, Service
+from end_to_end import Kernel, Service, wait_until
 
 LANES = ("auto", "http")
 
@@ -111,12 +111,18 @@ def test_nothing_is_left_open(service: Service, new_kernel: Callable[..., Kernel
     kernel.gpu("base[0] = 5").ok()
     kernel.gpu("base[0] += 1").ok()
     processes = [kernel.proxy, service.process("worker-0"), psutil.Process(kernel.session_pid)]
-    before = [open_files(process) for process in processes]
+
+    def opened() -> list[Counter[str]]:
+        return [open_files(process) for process in processes]
+
+    # What a cell needs is closed after its reply.
+    wait_until(lambda: opened() == opened(), "nothing changes any more")
+    before = opened()
     for _ in range(20):
         kernel.gpu("base[0] += 1\nnew = base + 1").ok()
     assert kernel.gpu("1/0").error is not None
     kernel.gpu("base[0] += 1").ok()
-    assert [open_files(process) for process in processes] == before
+    wait_until(lambda: opened() == before, "nothing more is open than before")
 
 
 def open_files(process: psutil.Process) -> Counter[str]:

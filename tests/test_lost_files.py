@@ -21,7 +21,7 @@ from end_to_end.service import limit_descriptors, run_binary
 
 def mirror_of(service: Service) -> Path:
     """The only mirror."""
-    (mirror,) = service.place.folder.rglob("mirror/work")
+    (mirror,) = service.place.find("mirror/work")
     return mirror
 
 
@@ -277,7 +277,7 @@ def fault(name: str, mirror: Path, worker: psutil.Process) -> Callable[[], None]
                 file.write(bytes(1 << 16))
         return filling.unlink
     elif name == "without descriptors":
-        return limit_descriptors(worker)
+        return limit_descriptors(worker, worker.num_fds())
     elif name == "cleaned":
         for path in mirror.rglob("*"):
             if path.is_file():

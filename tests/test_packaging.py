@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from end_to_end import Place
+from end_to_end.baton_wheel import build_baton_wheel
 from end_to_end.place import OUTER_ENVIRONMENT
 from end_to_end.service import run_binary
 from jupyter_client.kernelspec import KernelSpecManager
@@ -26,17 +27,7 @@ pytestmark = [pytest.mark.owner, pytest.mark.timeout(450)]
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """The result of `pip wheel .`. The program is built already."""
-    folder = tmp_path_factory.mktemp("wheel")
-    profile = OUTER_ENVIRONMENT.get("PROFILE", "dev")
-    path = f"{Path(sys.executable).parent}:{OUTER_ENVIRONMENT['PATH']}"
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT],
-        env=OUTER_ENVIRONMENT | {"MATURIN_PEP517_ARGS": f"--profile {profile} --locked", "PATH": path},
-        check=True,
-        timeout=400,
-    )
-    (path,) = folder.glob("*.whl")
-    return zipfile.ZipFile(path)
+    return zipfile.ZipFile(build_baton_wheel(tmp_path_factory.mktemp("wheel")))
 
 
 def test_the_wheel_carries_everything(wheel: zipfile.ZipFile) -> None:

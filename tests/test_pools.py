@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -292,7 +293,8 @@ def test_a_preempted_cell_ends_with_the_reason(
     [job] = [psutil.Process(int(file.read_text())) for file in cluster.running]
     # As Slurm does, to all processes of the job.
     for process in [job, *job.children(recursive=True)]:
-        process.terminate()
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
     stopped = cell.finish().error
     assert stopped is not None
     assert stopped[1].startswith("The worker was stopped while the cell ran. Your variables are as they were before")

@@ -16,13 +16,14 @@ import psutil
 import pytest
 import zmq
 from end_to_end import Kernel, Place, wait_until
+from end_to_end.kernel import PORT_NAMES
 from end_to_end.leftovers import Leftovers
+from end_to_end.ports import free_ports
 from end_to_end.service import BINARY
 from jupyter_client.connect import write_connection_file
 from jupyter_client.session import Session
 
 STARTS = int(os.environ.get("BATON_TEST_STARTS", "8"))
-CHANNELS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 
 
 @pytest.fixture
@@ -35,7 +36,8 @@ def user() -> Iterator[Place]:
 
 @pytest.fixture
 def connection_file(user: Place) -> Path:
-    path, _ = write_connection_file(str(user.folder / "connection.json"))
+    ports = dict(zip(PORT_NAMES, free_ports(len(PORT_NAMES)), strict=True))
+    path, _ = write_connection_file(str(user.folder / "connection.json"), **ports)
     return Path(path)
 
 
@@ -59,7 +61,7 @@ def check_refused(place: Place, connection_file: Path, *words: str) -> None:
 # ---- starting
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.parametrize("channel", PORT_NAMES)
 def test_a_busy_port(user: Place, connection_file: Path, channel: str) -> None:
     port = json.loads(connection_file.read_text())[channel]
     with socket.create_server(("127.0.0.1", port)):
@@ -129,7 +131,7 @@ def test_a_client_with_a_wrong_key_is_ignored(kernel: Kernel) -> None:
         pytest.param(b"\xff" + b"\x00" * 8 + b"\x7f" + b"\x03\x00NULL" + bytes(48) + b"\x02" + b"\xff" * 8, id="size"),
     ],
 )
-@pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.parametrize("channel", PORT_NAMES)
 def test_malformed_bytes(kernel: Kernel, channel: str, garbage: bytes) -> None:
     with ExitStack() as open_:
         for _ in range(3):

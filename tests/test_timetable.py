@@ -6,6 +6,7 @@ import json
 import sysconfig
 import venv
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import psutil
@@ -96,7 +97,9 @@ def test_a_lesson_finds_the_environment_of_its_course_loaded(cluster: Batch) -> 
 
     def is_prepared(process: psutil.Process) -> bool:
         loaded = has_words(process, ("baton_shim.session.zygote", "numpy", "pandas"))
-        return loaded and process.cmdline()[0] == str(python)
+        with suppress(psutil.NoSuchProcess):
+            return loaded and process.cmdline()[0] == str(python)
+        return False
 
     def prepared() -> bool:
         return any(is_prepared(process) for process in cluster.service.place.processes())
@@ -124,4 +127,6 @@ def test_staff_enter_lessons_and_read_whether_there_are_enough_gpus(cluster: Bat
     assert "is not a time such as" in wrong.stderr
     cluster.says("course", "ml101", "--no-lessons")
     assert "No course has a lesson" in cluster.says("plan", "--timetable")
-    assert "Timetable" not in cluster.service.answers("/capacity")
+    page = cluster.service.answers("/capacity")
+    assert page
+    assert "Timetable" not in page

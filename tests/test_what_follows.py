@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from end_to_end import Kernel, Service, wait_until
+from end_to_end.kernel import CATCHES_INTERRUPTS
 from end_to_end.place import WHO
 from end_to_end.service import broken_store, exhausted_descriptors, stopped
 
@@ -78,10 +79,7 @@ class Notebook:
 
     def stop_twice(self) -> None:
         """A cell that changes everything in place, and does not end when it is stopped once."""
-        cell = self.kernel.begin(
-            "%%gpu\nx += 100; kept['epoch'] += 100\nimport time\nprint('runs', flush=True)\nwhile True:\n"
-            "    try: time.sleep(60)\n    except KeyboardInterrupt: print('goes on', flush=True)"
-        )
+        cell = self.kernel.begin("%%gpu\nx += 100; kept['epoch'] += 100\n" + CATCHES_INTERRUPTS)
         cell.wait_for_text("runs")
         self.kernel.interrupt()
         cell.wait_for_text("goes on")
@@ -198,7 +196,7 @@ def test_a_later_cell_that_fails_takes_nothing_of_an_earlier_one(
     service: Service, open_notebook: Callable[..., Notebook], lane: str, end: str
 ) -> None:
     service.start_broker()
-    service.start_worker(BATON_WORKER_SESSION_MEMORY="1GiB")
+    service.start_worker(BATON_WORKER_SESSION_MEMORY="400MiB")
     notebook = open_notebook(lane)
     kernel = notebook.kernel
     notebook.step("pass")
@@ -352,7 +350,7 @@ def test_an_idle_worker_does_not_leave_before(service: Service, open_notebook: C
     notebook = open_notebook()
     first = notebook.kernel.begin("%%gpu\n" + HOLD_BACK.format(instead="time.sleep(4)") + STEP)
     wait_until(service.jobs, "the cell waits")
-    worker = service.begin_worker(BATON_WORKER_IDLE_EXIT="2s")
+    worker = service.begin_worker(BATON_WORKER_IDLE_EXIT="4s")
     first.finish().ok()
     notebook.check(1)
     notebook.kernel.gpu(STEP).ok()

@@ -15,8 +15,22 @@ import zmq
 from jupyter_client.manager import KernelManager
 
 from end_to_end.place import WHO, Place
+from end_to_end.ports import free_ports
 from end_to_end.results import Result
 from end_to_end.waiting import wait_until
+
+CATCHES_INTERRUPTS = """\
+import time
+while True:
+    try:
+        print('runs', flush=True)
+        time.sleep(600)
+    except KeyboardInterrupt:
+        print('goes on', flush=True)
+"""
+"""A cell's last lines, which the first interrupt after "runs" doesn't end: it is printed where interrupts are caught."""
+
+PORT_NAMES = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 
 
 class Kernel:
@@ -39,11 +53,15 @@ class Kernel:
         transport: str = "tcp",
         **environment: str,
     ) -> Kernel:
-        """`log`: where its processes write what they would write to the terminal. `transport`: `ipc` needs no ports,
-        which kernels that start at the same time could take from each other."""
+        """`log`: where its processes write what they would write to the terminal."""
         manager = KernelManager(kernel_name=name, transport=transport)
         if transport == "ipc":
             manager.ip = str(place.folder / f"kernel-{secrets.token_hex(4)}")
+        else:
+            # Jupyter's own choice of ports may be that of another kernel, which starts at the same time.
+            manager.cache_ports = False
+            for port_name, port in zip(PORT_NAMES, free_ports(len(PORT_NAMES)), strict=True):
+                setattr(manager, port_name, port)
         options: dict[str, Any] = {"stderr": log.open("ab")} if log else {}
         manager.start_kernel(env=place.environment | environment, cwd=str(folder or place.work), **options)
         try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from end_to_end.place import Place
 from end_to_end.waiting import wait_until
@@ -60,12 +62,15 @@ def keep_news_away(place: Place) -> None:
 
 
 def address_of(place: Place) -> str | None:
-    """The address that the server reports once it listens."""
+    """The address of the server once it listens, which is later than it reports the address."""
     for path in (place.folder / "run/jupyter").glob("jpserver-*.json"):
         try:
-            return str(json.loads(path.read_text())["url"])
-        except (ValueError, KeyError):
+            address = str(json.loads(path.read_text())["url"])
+            parts = urlsplit(address)
+            socket.create_connection((parts.hostname, parts.port)).close()
+        except (OSError, ValueError, KeyError):
             return None
+        return address
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -56,6 +57,11 @@ class Place:
     def signs(self) -> Path:
         """The folder in which a test creates files that cells wait for: sandboxed cells may read them."""
         return self.folder / "signs"
+
+    def find(self, pattern: str) -> list[Path]:
+        """All files and folders whose paths end like this, even while others disappear."""
+        entries = (Path(folder, name) for folder, *names in os.walk(self.folder) for name in itertools.chain(*names))
+        return [path for path in entries if path.match(pattern)]
 
     @property
     def environment(self) -> dict[str, str]:

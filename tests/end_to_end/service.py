@@ -122,7 +122,7 @@ class Service:
 
         socket = str(self.socket) if self.address.startswith("unix:") else None
         headers = {"Authorization": f"Bearer {TOKEN}"} if self._secret else {}
-        options: dict[str, Any] = {"headers": headers, "timeout": 5}
+        options: dict[str, Any] = {"headers": headers, "timeout": 20}
         base = "http://broker" if socket else self.address
         # A test may give the broker an untrusted certificate.
         transport = httpx.HTTPTransport(uds=socket, verify=False)
@@ -182,7 +182,7 @@ class Service:
     @contextmanager
     def no_descriptors(self) -> Iterator[None]:
         """The broker may open only the descriptors that it reserves for itself. Needs root."""
-        restore = limit_descriptors(self.broker, spare=8)
+        restore = limit_descriptors(self.broker, self.broker.num_fds() + 8)
         try:
             yield
         finally:
@@ -261,19 +261,19 @@ def broken_store(service: Service) -> Iterator[None]:
 
 @contextmanager
 def exhausted_descriptors(service: Service) -> Iterator[None]:
-    """The broker can open no more files and accept no more connections. Needs root."""
-    restore = limit_descriptors(service.broker)
+    """The broker can open no more files and accept no more connections, whatever it closes meanwhile. Needs root."""
+    restore = limit_descriptors(service.broker, most=0)
     try:
         yield
     finally:
         restore()
 
 
-def limit_descriptors(process: psutil.Process, spare: int = 0) -> Callable[[], None]:
-    """The process may open only so many more descriptors, until the returned function is called. Needs root, which
-    may count the descriptors of a process that allows no debugger."""
+def limit_descriptors(process: psutil.Process, most: int) -> Callable[[], None]:
+    """The process can open no more descriptors than `most`, until the returned function is called. Needs root, which
+    may also count the descriptors of a process that allows no debugger."""
     limits = process.rlimit(psutil.RLIMIT_NOFILE)
-    process.rlimit(psutil.RLIMIT_NOFILE, (process.num_fds() + spare, limits[1]))
+    process.rlimit(psutil.RLIMIT_NOFILE, (most, limits[1]))
     return lambda: process.rlimit(psutil.RLIMIT_NOFILE, limits) and None
 
 

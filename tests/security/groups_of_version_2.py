@@ -11,14 +11,15 @@ import psutil
 import pytest
 from end_to_end import Kernel, Service, wait_until
 
-GIB = 1 << 30
+# Enough for a session. Filling more takes long in the virtual machine.
+MEMORY_MIB = 256
 LIMITS: dict[str, Any] = {
-    "BATON_WORKER_SESSION_MEMORY": "1GiB",
+    "BATON_WORKER_SESSION_MEMORY": f"{MEMORY_MIB}MiB",
     "BATON_WORKER_SESSION_PROCESSES": "200",
     "BATON_WORKER_SESSION_CPUS": "2",
 }
 OF_SESSION = {
-    "memory.max": str(GIB),
+    "memory.max": str(MEMORY_MIB << 20),
     "memory.swap.max": "0",
     "pids.max": "200",
     "cpu.max": "200000 100000",
@@ -30,7 +31,7 @@ WITHOUT_SWAP = {"memory.swap.max"}
 
 IN_A_CHILD = """
 import subprocess, sys
-child = subprocess.run([sys.executable, "-c", "kept = b'1' * (2 << 30)"])
+child = subprocess.run([sys.executable, "-c", "kept = b'1' * (1 << 30)"])
 print("the session lives")
 """
 
@@ -72,7 +73,7 @@ def test_all_that_a_session_started_ends_together(service: Service, new_kernel: 
     result = kernel.gpu(IN_A_CHILD)
     assert result.error is not None
     assert result.error[0] == "OutOfMemory"
-    assert "the limit is 1 GiB" in result.error[1]
+    assert f"the limit is {MEMORY_MIB} MiB" in result.error[1]
     assert "the session lives" not in result.stdout
     assert kernel.gpu("1 + 1").ok().value == "2"
 

@@ -55,7 +55,7 @@ def test_no_process_can_connect_to_a_session(
     session = psutil.Process(kernel.session_pid)
     opened = {path.readlink() for path in Path(f"/proc/{session.pid}/fd").iterdir()}
     assert not [line for line in listening(session) if Path(f"socket:[{line}]") in opened]
-    (folder,) = service.place.folder.rglob("baton-session-*")
+    (folder,) = service.place.find("baton-session-*")
     assert [path for path in folder.rglob("*") if path.name == "connection.json" or holds(path, key)] == []
 
 
