@@ -156,7 +156,7 @@ fn stop(
         return Err(NotDone::Over);
     }
     if who.person() != Some(&job.account.owner) {
-        job.stopped = Some(stopped_by(who, reason.as_deref()));
+        job.stop(stopped_by(who, reason.as_deref()));
     }
     let course = job.account.course.clone();
     cancel(dispatch, id, batch);
@@ -176,10 +176,10 @@ fn hold(
     batch: &mut Batch,
 ) -> Result<Done, NotDone> {
     check_reason(Some(&reason))?;
-    let held = Some(reason.clone());
+    let held = reason.clone();
     Ok(Done {
         action: api::Action::Hold,
-        course: steer(dispatch, who, id, |job| job.held = held, batch)?,
+        course: steer(dispatch, who, id, |job| job.hold(held), batch)?,
         subject: id.to_string(),
         detail: Some(reason),
     })
@@ -193,7 +193,7 @@ fn release(
 ) -> Result<Done, NotDone> {
     Ok(Done {
         action: api::Action::Release,
-        course: steer(dispatch, who, id, |job| job.held = None, batch)?,
+        course: steer(dispatch, who, id, Job::release, batch)?,
         subject: id.to_string(),
         detail: None,
     })
@@ -207,10 +207,10 @@ fn move_to_front(
     batch: &mut Batch,
 ) -> Result<Done, NotDone> {
     check_reason(Some(&reason))?;
-    let front_ms = Some(batch.now.unix_ms);
+    let now = batch.now;
     Ok(Done {
         action: api::Action::MoveToFront,
-        course: steer(dispatch, who, id, |job| job.front_ms = front_ms, batch)?,
+        course: steer(dispatch, who, id, |job| job.move_to_front(now), batch)?,
         subject: id.to_string(),
         detail: Some(reason),
     })
@@ -221,16 +221,11 @@ fn steer(
     dispatch: &mut Dispatch,
     who: &Identity,
     id: JobId,
-    change: impl FnOnce(&mut Job),
+    change: impl FnOnce(&mut Job) -> Write,
     batch: &mut Batch,
 ) -> Result<String, NotDone> {
     let job = waiting_job(dispatch, who, id)?;
-    change(job);
-    batch.write(Write::Steer {
-        job: id,
-        held: job.held.clone(),
-        front_ms: job.front_ms,
-    });
+    batch.write(change(job));
     let course = job.account.course.clone();
     dispatch.disordered = true;
     Ok(course)

@@ -11,7 +11,7 @@ use super::{
     lost_records, orphans,
     peers::Missed,
     transitions::{
-        cancel, close, end_unneeded_sessions, finish_cancelled, make_room_for_results_of,
+        cancel, close, end_cancelled, end_unneeded_sessions, make_room_for_results_of,
         remainder_lost, requeue, worker_lost,
     },
 };
@@ -87,8 +87,8 @@ fn on_worker_gone(dispatch: &mut Dispatch, id: WorkerId, batch: &mut Batch) {
     {
         match dispatch.jobs.get(job) {
             Some(job) if job.phase() == Phase::Started => worker_lost(dispatch, job.id, batch),
-            Some(job) if job.cancel_wanted => {
-                finish_cancelled(dispatch, job.id, batch);
+            Some(job) if job.is_cancel_wanted() => {
+                end_cancelled(dispatch, job.id, batch);
             }
             _ => requeue(dispatch, job, batch),
         }
@@ -151,8 +151,8 @@ fn await_return(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
     let Some(job) = dispatch.jobs.get_mut(id) else {
         return;
     };
-    if job.phase() != Phase::Finished {
-        job.stopped.get_or_insert_with(|| SILENT.to_owned());
+    if job.phase() != Phase::Finished && job.stopped().is_none() {
+        job.stop(SILENT.to_owned());
     }
     let last_event = job.last_event();
     let unclaimed = job.unclaimed.get_or_insert(Unclaimed {

@@ -11,7 +11,7 @@ use baton_protocol::{
 };
 use std::{sync::Arc, time::Instant};
 
-/// Only the steps of its life change the fields without `pub`.
+/// The fields without `pub` are stored, and change only in the steps of its life and of those who steer it.
 #[derive(Debug, Clone)]
 pub struct Job {
     pub(super) id: JobId,
@@ -33,19 +33,19 @@ pub struct Job {
     pub(super) deferred_wanted: bool,
     /// The last question for a complete state, if it has no answer yet.
     pub(super) state_wanted: Option<u64>,
-    pub(super) cancel_wanted: bool,
+    cancel_wanted: bool,
     /// Who of the staff stopped it and why, as a message to its owner.
-    pub(super) stopped: Option<String>,
+    stopped: Option<String>,
     /// Why staff hold it back.
-    pub(super) held: Option<String>,
+    held: Option<String>,
     /// When staff moved it to the front.
-    pub(super) front_ms: Option<i64>,
+    front_ms: Option<i64>,
     /// Set if its proxy has not asked for it since this broker started, or since its notebook fell silent.
     pub(super) unclaimed: Option<Unclaimed>,
     /// No notebook waits for its end any more.
     pub(super) abandoned: Option<Abandoned>,
     /// Set if its notebook kernel has ended: how long its result is kept for another kernel.
-    pub(super) orphaned: Option<Instant>,
+    orphaned: Option<Instant>,
     /// The other notebook that follows it (`%gpu_attach`).
     pub(super) attached: Option<NotebookId>,
     /// Set when it has finished.
@@ -312,6 +312,65 @@ impl Job {
         (writes, !leaves_no_trace)
     }
 
+    // ---- what people do to it: one function for each, which changes the job and returns what to store
+
+    /// Its worker is to end it.
+    pub(super) fn want_cancel(&mut self) -> Write {
+        self.cancel_wanted = true;
+        Write::WantCancel {
+            job: self.id,
+            stopped: self.stopped.clone(),
+        }
+    }
+
+    /// Call it before the job is cancelled, which stores `words`: who stops it and why, as a message to its owner.
+    pub(super) fn stop(&mut self, words: String) {
+        self.stopped = Some(words);
+    }
+
+    /// Staff hold it back while it is queued.
+    pub(super) fn hold(&mut self, reason: String) -> Write {
+        self.held = Some(reason);
+        self.steered()
+    }
+
+    pub(super) fn release(&mut self) -> Write {
+        self.held = None;
+        self.steered()
+    }
+
+    pub(super) fn move_to_front(&mut self, now: Now) -> Write {
+        self.front_ms = Some(now.unix_ms);
+        self.steered()
+    }
+
+    fn steered(&self) -> Write {
+        Write::Steer {
+            job: self.id,
+            held: self.held.clone(),
+            front_ms: self.front_ms,
+        }
+    }
+
+    /// Its notebook kernel has ended, and its result is kept for another one.
+    pub(super) fn orphan(&mut self, now: Now) -> Write {
+        self.unclaimed = None;
+        self.orphaned = Some(orphans::until(now.unix_ms, now));
+        Write::Orphan {
+            job: self.id,
+            at_ms: Some(now.unix_ms),
+        }
+    }
+
+    /// Its notebook kernel was only disconnected.
+    pub(super) fn adopt(&mut self) -> Write {
+        self.orphaned = None;
+        Write::Orphan {
+            job: self.id,
+            at_ms: None,
+        }
+    }
+
     // ---- questions
 
     pub(super) fn phase(&self) -> Phase {
@@ -340,6 +399,27 @@ impl Job {
 
     pub(super) fn outcome(&self) -> Option<Outcome> {
         self.outcome
+    }
+
+    pub(super) fn is_cancel_wanted(&self) -> bool {
+        self.cancel_wanted
+    }
+
+    pub(super) fn stopped(&self) -> Option<&str> {
+        self.stopped.as_deref()
+    }
+
+    pub(super) fn held(&self) -> Option<&str> {
+        self.held.as_deref()
+    }
+
+    pub(super) fn front_ms(&self) -> Option<i64> {
+        self.front_ms
+    }
+
+    /// How long the result of an orphan is kept; `None` if it is none.
+    pub(super) fn orphaned(&self) -> Option<Instant> {
+        self.orphaned
     }
 
     pub(super) fn timeout_ms(&self) -> Option<u64> {

@@ -9,7 +9,7 @@ use super::{
     Batch, ConnectionId, Dispatch, Job, Observation, Phase,
     job::Abandoned,
     orphans, refusals,
-    transitions::{abandon, cancel, close, finish, remainder_lost, requeue},
+    transitions::{abandon, cancel, close, end_by_broker, remainder_lost, requeue},
 };
 use baton_protocol::{
     FencingNumber, JobId, Outcome, RemoteError, WorkerId,
@@ -98,7 +98,7 @@ fn run_forgotten(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
                 variables are as they were before the cell",
         format!("check what the cell wrote or sent, then run it again, or show a TA job {id}"),
     );
-    finish(dispatch, id, Outcome::WorkerLost, Some(error), batch);
+    end_by_broker(dispatch, id, Outcome::WorkerLost, Some(error), batch);
 }
 
 /// Marks the job as claimed by its proxy. Returns `false` if the proxy has received more than was stored.

@@ -4,7 +4,7 @@ use super::{
     Batch, Dispatch, Job, Now, Phase, Worker,
     environments::{self, instead_of},
     pools,
-    transitions::finish,
+    transitions::end_by_broker,
 };
 use crate::pools::PoolState;
 use baton_humanize::{SAFE, bytes as bytes_of};
@@ -73,7 +73,7 @@ pub(super) fn refuse_without_gpu(dispatch: &mut Dispatch, batch: &mut Batch) {
     for id in asking {
         let error = dispatch.jobs.get(id).and_then(model);
         let error = error.map(|model| no_gpu(id, model));
-        finish(dispatch, id, Outcome::Refused, error, batch);
+        end_by_broker(dispatch, id, Outcome::Refused, error, batch);
     }
 }
 

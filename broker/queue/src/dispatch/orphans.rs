@@ -10,7 +10,7 @@ use super::{
     refusals,
     transitions::{abandon, close, make_room_for_results_of},
 };
-use crate::{Account, record::Write};
+use crate::Account;
 use baton_protocol::{JobId, NotebookId, api::AttachableJob, proxy::ToProxy, worker::ToWorker};
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ pub(super) fn orphan(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) -> b
     let Some(job) = dispatch.jobs.get_mut(id) else {
         return false;
     };
-    if job.orphaned.is_some() {
+    if job.orphaned().is_some() {
         return true;
     }
     if !(job.may_be_orphaned() && job.is_salvageable()) {
@@ -42,10 +42,7 @@ fn keep_for_others(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
         return;
     };
     batch.log(Observation::GoesOnWithoutKernel(id));
-    job.unclaimed = None;
-    job.orphaned = Some(until(batch.now.unix_ms, batch.now));
-    let at_ms = Some(batch.now.unix_ms);
-    batch.write(Write::Orphan { job: id, at_ms });
+    batch.write(job.orphan(batch.now));
     if let Some(connection) = dispatch.peers.runner(job) {
         batch.send_worker(connection, ToWorker::Salvage { job: id });
     }
@@ -55,11 +52,8 @@ fn keep_for_others(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
 /// The notebook kernel was only disconnected.
 pub(super) fn adopt(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
     let job = dispatch.jobs.get_mut(id);
-    if let Some(job) = job.filter(|job| job.attached.is_none())
-        && job.orphaned.take().is_some()
-    {
-        let at_ms = None;
-        batch.write(Write::Orphan { job: id, at_ms });
+    if let Some(job) = job.filter(|job| job.attached.is_none() && job.orphaned().is_some()) {
+        batch.write(job.adopt());
         if let Some(connection) = dispatch.peers.runner(job) {
             batch.send_worker(connection, ToWorker::Adopted { job: id });
         }
@@ -80,7 +74,7 @@ pub(super) fn attach(
         .get(&notebook)
         .and_then(|notebook| notebook.account.clone());
     let job = dispatch.jobs.get_mut(id).filter(|job| {
-        job.orphaned.is_some()
+        job.orphaned().is_some()
             && Some(&job.account) == account.as_ref()
             && after <= job.last_event()
     });
@@ -110,7 +104,7 @@ pub(super) fn on_detach(
     };
     if job.attached.is_some() {
         detach(dispatch, id);
-    } else if job.may_be_orphaned() && job.started_ms().is_some() && job.orphaned.is_none() {
+    } else if job.may_be_orphaned() && job.started_ms().is_some() && job.orphaned().is_none() {
         if let Some(notebook) = dispatch.peers.notebooks.get_mut(&job.notebook) {
             notebook.subscriptions.remove(&id);
         }
@@ -137,7 +131,7 @@ pub(super) fn detach_all(dispatch: &mut Dispatch, notebook: NotebookId) {
 
 pub(super) fn attachable(dispatch: &Dispatch, account: &Account) -> Vec<AttachableJob> {
     let of_person =
-        |job: &Job| job.orphaned.is_some() && job.abandoned.is_none() && job.account == *account;
+        |job: &Job| job.orphaned().is_some() && job.abandoned.is_none() && job.account == *account;
     let jobs = dispatch.jobs.in_order(of_person);
     let entry = |job: &Job| AttachableJob {
         job: job.id,
@@ -157,7 +151,7 @@ pub(super) fn discard(
     batch: &mut Batch,
 ) -> Result<(), NotDone> {
     let job = dispatch.jobs.get(id);
-    job.filter(|job| job.orphaned.is_some() && job.account == *account)
+    job.filter(|job| job.orphaned().is_some() && job.account == *account)
         .ok_or(NotDone::UnknownJob(id))?;
     abandon(dispatch, id, Abandoned::AsItEnded, batch);
     Ok(())
@@ -168,7 +162,7 @@ pub(super) fn end_at(dispatch: &Dispatch) -> Option<Instant> {
         .jobs
         .iter()
         .filter(|job| job.phase() == Phase::Finished);
-    finished.filter_map(|job| job.orphaned).min()
+    finished.filter_map(Job::orphaned).min()
 }
 
 pub(super) fn forget_old(dispatch: &mut Dispatch, batch: &mut Batch) {

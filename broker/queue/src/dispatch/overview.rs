@@ -173,7 +173,7 @@ pub(super) fn overview(dispatch: &Dispatch) -> Overview {
     let in_phase = |phase| jobs.iter().filter(move |job| job.phase() == phase);
     let waiting = in_phase(Phase::Queued).count();
     let may_run: Vec<&&Job> = in_phase(Phase::Queued)
-        .filter(|job| job.held.is_none())
+        .filter(|job| job.held().is_none())
         .filter(|job| {
             dispatch
                 .accounts
@@ -212,14 +212,14 @@ fn view(dispatch: &Dispatch, job: &Job) -> JobView {
         execution_count: job.execution_count,
         account: job.account.clone(),
         phase: job.phase(),
-        cancel_wanted: job.cancel_wanted,
+        cancel_wanted: job.is_cancel_wanted(),
         worker: worker.map(|worker| worker.name.clone()),
         waiting: job.waiting.clone(),
         submitted_ms: job.submitted_ms,
         started_ms: job.started_ms(),
         timeout_ms: job.timeout_ms(),
-        held: job.held.is_some(),
-        front: job.front_ms.is_some(),
+        held: job.held().is_some(),
+        front: job.front_ms().is_some(),
         memory: job.memory.clone(),
     }
 }

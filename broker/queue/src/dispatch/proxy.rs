@@ -5,7 +5,7 @@ use super::{
     estimate, graces,
     job::Abandoned,
     lost_records, orphans, refusals,
-    transitions::{abandon, cancel, finish},
+    transitions::{abandon, cancel, end_by_broker},
 };
 use crate::{Account, Unwelcome, record::Write};
 use baton_humanize::{SAFE, one_line};
@@ -163,10 +163,10 @@ fn end_unwelcome(dispatch: &mut Dispatch, id: JobId, why: &Unwelcome, batch: &mu
                 format!("{why}. {SAFE}"),
                 format!("{}, or show a TA job {id}", why.hint()),
             );
-            finish(dispatch, id, Outcome::Refused, Some(error), batch);
+            end_by_broker(dispatch, id, Outcome::Refused, Some(error), batch);
         }
         Phase::Started => {
-            job.stopped = Some(why.to_string());
+            job.stop(why.to_string());
             cancel(dispatch, id, batch);
         }
     }
@@ -241,7 +241,7 @@ fn accept(dispatch: &mut Dispatch, mut submission: Submission, batch: &mut Batch
     estimate::foresee(dispatch, id);
     dispatch.history.submitted(&account, batch.now.unix_ms);
     if let Err(refusal) = granted {
-        finish(dispatch, id, Outcome::Refused, Some(refusal), batch);
+        end_by_broker(dispatch, id, Outcome::Refused, Some(refusal), batch);
     }
     dispatch.disordered = true;
 }

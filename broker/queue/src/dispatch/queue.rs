@@ -3,7 +3,7 @@
 use super::{
     Action, Assignment, Batch, Dispatch, Job, Now, Phase, Worker, environments, estimate, needs,
     pools,
-    transitions::{append, finish},
+    transitions::{append, end_by_broker},
 };
 use baton_protocol::{
     JobEvent, JobId, Outcome, Priority, WorkerId,
@@ -114,9 +114,9 @@ pub(super) fn as_ordered(dispatch: &Dispatch, job: &Job, now: Now) -> order::Job
             waited_ms,
             ..dispatch.accounts.precedence(&job.account, now)
         },
-        held: job.held.is_some() || job.unclaimed.is_some(),
+        held: job.held().is_some() || job.unclaimed.is_some(),
         paused: course.paused.is_some(),
-        front: job.front_ms,
+        front: job.front_ms(),
         needs: needs::of_job(dispatch, job),
         takes_ms: job.takes_ms,
     }
@@ -129,7 +129,7 @@ fn refuse_without_budget(dispatch: &mut Dispatch, batch: &mut Batch) {
         let job = dispatch.jobs.get(id);
         if let Some(error) = job.and_then(|job| dispatch.accounts.refusal(&job.account, batch.now))
         {
-            finish(dispatch, id, Outcome::Refused, Some(error), batch);
+            end_by_broker(dispatch, id, Outcome::Refused, Some(error), batch);
         }
     }
 }
@@ -264,7 +264,7 @@ fn reason(dispatch: &Dispatch, job: &Job, position: &QueuePosition, now: Now) ->
     match reason {
         Reason::JobsAhead => WaitingReason::JobsAhead,
         Reason::Held => WaitingReason::Held {
-            why: job.held.clone().unwrap_or_else(|| UNCERTAIN.to_owned()),
+            why: job.held().unwrap_or(UNCERTAIN).to_owned(),
         },
         Reason::BehindMoved => WaitingReason::BehindMoved {},
         Reason::NoWorker => match pools::unmet_by_pools(dispatch, job) {

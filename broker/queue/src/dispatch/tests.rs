@@ -364,8 +364,9 @@ impl World {
             assert_eq!(stored.fencing, job.fencing());
             assert_eq!(stored.last_event, job.last_event());
             assert_eq!(stored.acknowledged, job.acknowledged());
-            assert_eq!((&stored.held, stored.front_ms), (&job.held, job.front_ms));
-            assert_eq!(stored.orphaned_ms.is_some(), job.orphaned.is_some());
+            assert_eq!(stored.held.as_deref(), job.held());
+            assert_eq!(stored.front_ms, job.front_ms());
+            assert_eq!(stored.orphaned_ms.is_some(), job.orphaned().is_some());
             if job.phase() == Phase::Finished {
                 assert!([stored.remainder, Remainder::Nothing].contains(&job.remainder()));
             }

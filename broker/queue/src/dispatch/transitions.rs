@@ -34,11 +34,11 @@ pub(super) fn cancel(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
         // As far as the broker knows it has not started, so it can end here. If the worker
         // reconnects with it, the broker revokes it.
         (Phase::Queued, _) | (Phase::Assigned, None) => {
-            finish_cancelled(dispatch, id, batch);
+            end_cancelled(dispatch, id, batch);
             return;
         }
         // The worker knows. But staff may stop a cell that its student has interrupted, and their words are stored.
-        (Phase::Assigned | Phase::Started, _) if job.cancel_wanted => {}
+        (Phase::Assigned | Phase::Started, _) if job.is_cancel_wanted() => {}
         (Phase::Assigned | Phase::Started, Some(connection)) => {
             batch.send_worker(connection, ToWorker::Cancel { job: id });
         }
@@ -46,21 +46,18 @@ pub(super) fn cancel(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
         (Phase::Started, None) => {}
     }
     if let Some(job) = dispatch.jobs.get_mut(id) {
-        job.cancel_wanted = true;
-        let stopped = job.stopped.clone();
-        batch.write(Write::WantCancel { job: id, stopped });
+        batch.write(job.want_cancel());
     }
 }
 
 /// Ends a cancelled job that has not started.
-pub(super) fn finish_cancelled(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
-    let stopped = dispatch.jobs.get(id).and_then(|job| job.stopped.clone());
-    match stopped {
-        Some(words) => {
-            let error = stopped_before_it_ran(&words);
-            finish(dispatch, id, Outcome::Refused, Some(error), batch);
+pub(super) fn end_cancelled(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
+    let stopped = dispatch.jobs.get(id).and_then(Job::stopped);
+    match stopped.map(stopped_before_it_ran) {
+        Some(error) => {
+            end_by_broker(dispatch, id, Outcome::Refused, Some(error), batch);
         }
-        None => finish(dispatch, id, Outcome::Cancelled, None, batch),
+        None => end_by_broker(dispatch, id, Outcome::Cancelled, None, batch),
     }
 }
 
@@ -82,11 +79,11 @@ pub(super) fn worker_lost(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch)
         format!("{worker} was lost while this cell ran. {SAFE}"),
         format!("run the cell again, or show a TA job {id}"),
     );
-    finish(dispatch, id, Outcome::WorkerLost, Some(error), batch);
+    end_by_broker(dispatch, id, Outcome::WorkerLost, Some(error), batch);
 }
 
 /// The broker ends a job itself. A worker that still holds it is fenced off, as by a new assignment.
-pub(super) fn finish(
+pub(super) fn end_by_broker(
     dispatch: &mut Dispatch,
     id: JobId,
     outcome: Outcome,
@@ -116,11 +113,11 @@ pub(super) fn finish(
         error,
         returned_bytes: None,
     };
-    finished(dispatch, id, end, batch);
+    after_last_event(dispatch, id, end, batch);
 }
 
 /// What follows from a job's last event, which has already been appended.
-pub(super) fn finished(dispatch: &mut Dispatch, id: JobId, end: End, batch: &mut Batch) {
+pub(super) fn after_last_event(dispatch: &mut Dispatch, id: JobId, end: End, batch: &mut Batch) {
     remember(dispatch, id, end.outcome, end.usage, batch.now);
     let Some(job) = dispatch.jobs.get_mut(id) else {
         return;
@@ -191,7 +188,7 @@ pub(super) fn remainder_lost(dispatch: &mut Dispatch, id: JobId, batch: &mut Bat
                 ))),
             }
         }
-        Remainder::Session if job.orphaned.is_some() => JobEvent::Salvaged {
+        Remainder::Session if job.orphaned().is_some() => JobEvent::Salvaged {
             state: None,
             files: Vec::new(),
             error: Some(error(format!(

@@ -5,7 +5,7 @@ use super::{
     environments,
     lost_records::{self, Held},
     pools,
-    transitions::{finish_cancelled, remainder_lost, requeue, worker_lost},
+    transitions::{end_cancelled, remainder_lost, requeue, worker_lost},
     worker_events,
 };
 use crate::{
@@ -232,7 +232,7 @@ fn drain(dispatch: &mut Dispatch, id: WorkerId, batch: &mut Batch) {
     let waits_here = |job: &Job| job.worker() == Some(id) && job.phase() == Phase::Assigned;
     for job in dispatch.jobs.ids(waits_here) {
         match dispatch.jobs.get(job) {
-            Some(held) if held.cancel_wanted => finish_cancelled(dispatch, job, batch),
+            Some(held) if held.is_cancel_wanted() => end_cancelled(dispatch, job, batch),
             _ => requeue(dispatch, job, batch),
         }
     }
@@ -263,7 +263,7 @@ fn held_by_worker(
     if job.deferred_wanted {
         batch.send_worker(connection, ToWorker::DeferredWanted { job: id });
     }
-    if job.orphaned.is_some() {
+    if job.orphaned().is_some() {
         batch.send_worker(connection, ToWorker::Salvage { job: id });
     } else if job.kind.outlives_kernel() {
         batch.send_worker(connection, ToWorker::Adopted { job: id });
@@ -271,7 +271,7 @@ fn held_by_worker(
     if !job.is_running() {
         return;
     }
-    if job.cancel_wanted {
+    if job.is_cancel_wanted() {
         batch.send_worker(connection, ToWorker::Cancel { job: id });
     }
 }
@@ -290,7 +290,7 @@ fn missed_by_worker(
         // It may have run to its end, and the record of that may be lost. So it waits for its proxy.
         Phase::Assigned if job.unclaimed.is_some() => requeue(dispatch, id, batch),
         // The message was lost with the old connection.
-        Phase::Assigned if !job.cancel_wanted && job.acknowledged() == 0 => {
+        Phase::Assigned if !job.is_cancel_wanted() && job.acknowledged() == 0 => {
             let assignment = Assignment {
                 job: id,
                 fencing: job.fencing(),
@@ -301,8 +301,8 @@ fn missed_by_worker(
             };
             batch.push(Action::Assign(connection, assignment));
         }
-        Phase::Assigned if job.cancel_wanted => {
-            finish_cancelled(dispatch, id, batch);
+        Phase::Assigned if job.is_cancel_wanted() => {
+            end_cancelled(dispatch, id, batch);
         }
         Phase::Assigned => requeue(dispatch, id, batch),
         _ => worker_lost(dispatch, id, batch),

@@ -4,7 +4,7 @@ use super::{
     Batch, ConnectionId, Dispatch, Now, Observation, Phase, environments,
     job::{End, phase_after},
     transitions::{
-        append, charge, end_unneeded_sessions, finish_cancelled, finished, ran, requeue,
+        after_last_event, append, charge, end_cancelled, end_unneeded_sessions, ran, requeue,
         stopped_before_it_ran,
     },
 };
@@ -78,7 +78,7 @@ fn new_events(
     }
     append(dispatch, id, accepted, Some(acknowledged), batch);
     if let Some(end) = follows.end {
-        finished(dispatch, id, end, batch);
+        after_last_event(dispatch, id, end, batch);
     }
     if follows.state_has_arrived
         && let Some(job) = dispatch.jobs.get(id).filter(|job| job.is_kept())
@@ -118,7 +118,7 @@ fn accept(
         return;
     }
     job.enter(phase, &event);
-    if let Some(words) = &job.stopped {
+    if let Some(words) = job.stopped() {
         set_stopped_message(&mut event, words, before == Phase::Started);
     }
     if (before, phase) == (Phase::Assigned, Phase::Started) {
@@ -214,7 +214,7 @@ fn not_started(dispatch: &mut Dispatch, id: JobId, error: RemoteError, batch: &m
     let Some(job) = dispatch.jobs.get(id) else {
         return;
     };
-    let cancelled = job.cancel_wanted;
+    let cancelled = job.is_cancel_wanted();
     let environment = environments::of_job(dispatch, job);
     match (job.worker(), environment) {
         (Some(worker), Some(environment)) => {
@@ -224,7 +224,7 @@ fn not_started(dispatch: &mut Dispatch, id: JobId, error: RemoteError, batch: &m
         (None, _) => {}
     }
     if cancelled {
-        finish_cancelled(dispatch, id, batch);
+        end_cancelled(dispatch, id, batch);
     } else {
         requeue(dispatch, id, batch);
     }

@@ -20,9 +20,23 @@ fn check_stopped(ending: Ending, after_seconds: u8) {
     let connection = world.proxies.remove(&0).unwrap();
     world.dispatch.on_closed(connection, ending, world.now());
     world.take(Step::Seconds(after_seconds - 1));
-    assert!(!world.dispatch.jobs.get(job_id(0, 0)).unwrap().cancel_wanted);
+    assert!(
+        !world
+            .dispatch
+            .jobs
+            .get(job_id(0, 0))
+            .unwrap()
+            .is_cancel_wanted()
+    );
     world.take(Step::Seconds(1));
-    assert!(world.dispatch.jobs.get(job_id(0, 0)).unwrap().cancel_wanted);
+    assert!(
+        world
+            .dispatch
+            .jobs
+            .get(job_id(0, 0))
+            .unwrap()
+            .is_cancel_wanted()
+    );
 }
 
 #[test]

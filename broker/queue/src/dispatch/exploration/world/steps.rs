@@ -108,7 +108,12 @@ impl World {
                 job.acknowledged(),
             )
                 .hash(state);
-            (job.last_event(), job.cancel_wanted, job.abandoned.is_some()).hash(state);
+            (
+                job.last_event(),
+                job.is_cancel_wanted(),
+                job.abandoned.is_some(),
+            )
+                .hash(state);
             job.state_wanted.hash(state);
             let unclaimed = job.unclaimed.as_ref();
             unclaimed
