@@ -8,8 +8,8 @@ use crate::{
 };
 use anyhow::Context as _;
 use baton_environments::{
-    BuildError, Builder, Folder, Held, Runner, Step, Taken, build, digest, find_uv, packages_of,
-    read_lock,
+    BuildError, Builder, CompleteEnvironment, Folder, Runner, Step, Taken, build, digest, find_uv,
+    packages_of, read_lock,
 };
 use baton_protocol::{EnvironmentState, Lock};
 use std::{
@@ -119,7 +119,7 @@ async fn until_doubted_or_changed(
 async fn attempt(
     context: &Context,
     config: &EnvironmentConfig,
-    held: &mut Vec<Held>,
+    held: &mut Vec<CompleteEnvironment>,
 ) -> anyhow::Result<Working> {
     let mut locked = None;
     let python = match &config.source {
@@ -186,7 +186,7 @@ fn own_python(context: &Context) -> anyhow::Result<&Path> {
     own.context("The worker has no Python of its own\nhint: set worker.python")
 }
 
-async fn built(context: &Context, name: &str, lock: &Lock) -> anyhow::Result<Held> {
+async fn built(context: &Context, name: &str, lock: &Lock) -> anyhow::Result<CompleteEnvironment> {
     let config = &context.config;
     let own = own_python(context)?;
     let builder = Builder {

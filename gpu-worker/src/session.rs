@@ -56,9 +56,9 @@ pub(crate) struct Session {
     /// What the shim reported about itself at the start.
     pub(crate) hello: Hello,
     /// The state of the object table; `None` if no state was applied yet.
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<TableState>,
     /// The state of the object table once the notebook has the deferred state of the last cell.
-    pub(crate) sent: Option<Held>,
+    pub(crate) sent: Option<TableState>,
     /// Whether it holds objects that are kept remote, so that no other session can replace it.
     pub(crate) keeps: bool,
     /// `None` if it works in the notebook's folder itself.
@@ -109,7 +109,7 @@ async fn full(disk: &mut Option<Disk>) -> Full {
 }
 
 /// The state of a session's object table.
-pub(crate) struct Held {
+pub(crate) struct TableState {
     pub(crate) version: StateVersion,
     pub(crate) ledger: Ledger,
 }
@@ -239,21 +239,21 @@ impl Session {
     }
 
     /// The state with this version, if the session has it.
-    pub(crate) fn held_for(&self, base: StateVersion) -> Option<&Held> {
+    pub(crate) fn held_for(&self, base: StateVersion) -> Option<&TableState> {
         let held = [&self.held, &self.sent];
         let mut held = held.into_iter().flatten();
         held.find(|held| held.version == base)
     }
 
     /// Takes the state with this version, and drops the other one, because the session is about to get a new state.
-    pub(crate) fn take_held(&mut self, base: StateVersion) -> Option<Held> {
+    pub(crate) fn take_held(&mut self, base: StateVersion) -> Option<TableState> {
         let held = [self.held.take(), self.sent.take()];
         held.into_iter().flatten().find(|held| held.version == base)
     }
 
     /// Notes the state that the notebook has after the deferred state of the last cell was sent.
-    pub(crate) fn has_sent(&mut self, sent: Held) {
-        let continues = |held: &Held| held.version.after_message() == sent.version;
+    pub(crate) fn has_sent(&mut self, sent: TableState) {
+        let continues = |held: &TableState| held.version.after_message() == sent.version;
         if self.held.as_ref().is_some_and(continues) {
             self.sent = Some(sent);
         }

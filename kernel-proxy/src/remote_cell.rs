@@ -31,7 +31,7 @@ mod status_line;
 mod transfer;
 
 use self::{
-    cell::{RemoteCell, Stop},
+    cell::{Connection, RemoteCell, Stop},
     deferred::DeferredState,
     display::Display,
     ending::EarlierKernels,
@@ -194,11 +194,11 @@ impl RemoteCells {
 
     async fn run_steps(&mut self, cell: &mut RemoteCell<'_>, run: Run) -> Result<(), Stop> {
         self.link.wake().await;
-        let transports = cell
+        let broker = cell
             .connect(&mut self.link, &self.display, CONNECT_PATIENCE)
             .await?;
         let mut request = cell.request(&run, &self.python, &self.python_version);
-        request.notebook_folder = cell.notebook_folder(&mut self.files, &transports).await?;
+        request.notebook_folder = cell.notebook_folder(&mut self.files, &broker).await?;
         let cell_key = Some(self.naming.cell_key(&run.code, &self.link.status()));
         let priority = match self.priority {
             Priority::Normal => run.priority,
@@ -219,7 +219,7 @@ impl RemoteCells {
             })
             .await;
         cell.release().await?;
-        self.earlier_kernels.look_up(&transports, &self.naming);
+        self.earlier_kernels.look_up(&broker, &self.naming);
         let finished = self.follow(cell).await?;
         self.receive_and_apply(cell, finished).await
     }
@@ -243,12 +243,12 @@ impl RemoteCells {
             }
         };
         cell.session_before = Some(session.clone());
-        let transports = cell
+        let broker = cell
             .connect(&mut self.link, &self.display, self.patience)
             .await?;
         let cancel = CancellationToken::new();
         let version = session.version;
-        let sending = self.transfer.send(session, snapshot, &transports, &cancel);
+        let sending = self.transfer.send(session, snapshot, &broker, &cancel);
         tokio::pin!(sending);
         let mut stop = None;
         let sent = loop {
@@ -329,15 +329,15 @@ impl RemoteCells {
                 }
                 event => self.on_event(cell, event).await?,
             },
-            Step::Status(status) => match cell.transports(status)? {
-                Ok(transports) => {
+            Step::Status(status) => match cell.connection(status)? {
+                Connection::Up(broker) => {
                     if silence.broker_is_up() {
                         cell.cancel(&self.link, silence).await;
                     }
                     cell.status_line.is_offline(false);
-                    self.files.answer(cell.job, &transports.chunks);
+                    self.files.answer(cell.job, &broker.chunks);
                 }
-                Err(_) => {
+                Connection::Down { .. } => {
                     silence.broker_is_down();
                     cell.status_line.is_offline(true);
                 }
@@ -366,9 +366,9 @@ impl RemoteCells {
                 let continues = |session: &SessionState| session.version.messages == state.messages;
                 let session = self.session.state.take().filter(continues);
                 let session = session.ok_or_else(|| Failure::out_of_step(cell.job))?;
-                let transports = self.link.transports();
+                let broker = self.link.broker();
                 let transfer = self.transfer.clone();
-                *names = Some(names::send(transfer, transports, session, state));
+                *names = Some(names::send(transfer, broker, session, state));
             }
             Some(FromNotebook::Input { call, value }) if call == cell.call => {
                 if let Some(question) = cell.input_question {
@@ -421,8 +421,8 @@ impl RemoteCells {
             JobEvent::Output(output) => self.display.show(cell, output).await?,
             JobEvent::FilesWanted { question, wanted } => {
                 self.files.asked(question, wanted);
-                if let Ok(transports) = cell.transports(self.link.status())? {
-                    self.files.answer(cell.job, &transports.chunks);
+                if let Connection::Up(broker) = cell.connection(self.link.status())? {
+                    self.files.answer(cell.job, &broker.chunks);
                 }
             }
             JobEvent::InputWanted {

@@ -13,14 +13,14 @@ use crate::{
 
 /// The number of GPUs in each state; free ones have no holder.
 #[derive(Debug, Clone, Copy)]
-struct Held {
+struct GpuCounts {
     editing: usize,
     running: usize,
     free: usize,
 }
 
 struct Space {
-    held: Vec<Held>,
+    held: Vec<GpuCounts>,
     people: usize,
     gpus: usize,
 }
@@ -74,20 +74,20 @@ pub fn solve(rates: &Rates, people: usize, gpus: usize) -> Option<Answer> {
 }
 
 /// What happens on the GPUs while a person waits.
-fn meanwhile(rates: &Rates, now: Held, go: &mut dyn FnMut(Held, f64, bool)) {
-    let Held {
+fn meanwhile(rates: &Rates, now: GpuCounts, go: &mut dyn FnMut(GpuCounts, f64, bool)) {
+    let GpuCounts {
         editing,
         running,
         free,
     } = now;
     if editing > 0 {
-        let submitted = Held {
+        let submitted = GpuCounts {
             editing: editing - 1,
             running: running + 1,
             free,
         };
         go(submitted, rates.submission * editing as f64, false);
-        let left = Held {
+        let left = GpuCounts {
             editing: editing - 1,
             running,
             free: free + 1,
@@ -95,7 +95,7 @@ fn meanwhile(rates: &Rates, now: Held, go: &mut dyn FnMut(Held, f64, bool)) {
         go(left, rates.departure * editing as f64, false);
     }
     if running > 0 {
-        let ran = Held {
+        let ran = GpuCounts {
             editing: editing + 1,
             running: running - 1,
             free,
@@ -103,7 +103,7 @@ fn meanwhile(rates: &Rates, now: Held, go: &mut dyn FnMut(Held, f64, bool)) {
         go(ran, rates.execution * running as f64, false);
     }
     if free > 0 {
-        let taken = Held {
+        let taken = GpuCounts {
             editing: editing + 1,
             running,
             free: free - 1,
@@ -117,7 +117,7 @@ impl Space {
         // If people never leave, the chain ends with no GPU free, so those states come first.
         let held = (0..=gpus)
             .flat_map(|free| {
-                (0..=gpus - free).map(move |editing| Held {
+                (0..=gpus - free).map(move |editing| GpuCounts {
                     editing,
                     running: gpus - free - editing,
                     free,
@@ -132,23 +132,23 @@ impl Space {
         (self.people + 1) * self.held.len()
     }
 
-    fn state(&self, index: usize) -> (usize, Held) {
+    fn state(&self, index: usize) -> (usize, GpuCounts) {
         (index / self.held.len(), self.held[index % self.held.len()])
     }
 
-    fn index_of(&self, held: Held) -> usize {
+    fn index_of(&self, held: GpuCounts) -> usize {
         let before = held.free * (self.gpus + 1) - held.free * held.free.saturating_sub(1) / 2;
         before + held.editing
     }
 
-    fn asleep(&self, waiting: usize, held: Held) -> usize {
+    fn asleep(&self, waiting: usize, held: GpuCounts) -> usize {
         self.people
             .saturating_sub(waiting + held.editing + held.running)
     }
 
     fn transitions(&self, rates: &Rates, index: usize, go: &mut dyn FnMut(usize, f64)) {
         let (waiting, held) = self.state(index);
-        let to = |waiting: usize, held: Held| waiting * self.held.len() + self.index_of(held);
+        let to = |waiting: usize, held: GpuCounts| waiting * self.held.len() + self.index_of(held);
         meanwhile(rates, held, &mut |next, rate, handed| {
             if !handed {
                 go(to(waiting, next), rate);
@@ -158,7 +158,7 @@ impl Space {
         });
         let coming = rates.arrival * self.asleep(waiting, held) as f64;
         if waiting == 0 && held.free > 0 {
-            let taken = Held {
+            let taken = GpuCounts {
                 editing: held.editing + 1,
                 free: held.free - 1,
                 ..held

@@ -72,7 +72,7 @@ impl EnvironmentFolder {
 
 /// A complete environment. It is not removed until this value is dropped or its process has ended.
 #[derive(Debug)]
-pub struct Held {
+pub struct CompleteEnvironment {
     folder: EnvironmentFolder,
     _lock: File,
 }
@@ -80,7 +80,7 @@ pub struct Held {
 /// The answer to a process that asks for an environment.
 #[derive(Debug)]
 pub enum Taken {
-    Complete(Held),
+    Complete(CompleteEnvironment),
     Empty(Vacant),
 }
 
@@ -119,7 +119,7 @@ impl Drop for Vacant {
     }
 }
 
-impl Held {
+impl CompleteEnvironment {
     #[must_use]
     pub fn folder(&self) -> &EnvironmentFolder {
         &self.folder
@@ -201,7 +201,7 @@ impl Folder {
             // Marks it as used, to find the least recently used one later.
             let _ = file.and_then(|file| file.set_modified(SystemTime::now()));
             let folder = EnvironmentFolder { root };
-            return Ok(Some(Taken::Complete(Held {
+            return Ok(Some(Taken::Complete(CompleteEnvironment {
                 folder,
                 _lock: lock,
             })));
@@ -316,7 +316,7 @@ mod tests {
         fs::write(file, "x").unwrap();
     }
 
-    async fn take(folder: &Folder, key: &str) -> Held {
+    async fn take(folder: &Folder, key: &str) -> CompleteEnvironment {
         loop {
             match folder.take(key).await.unwrap() {
                 Taken::Complete(held) => return held,

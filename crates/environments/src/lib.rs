@@ -18,7 +18,7 @@ mod uv;
 
 pub use build::{Builder, OWN_PACKAGES, Runner, Step, build};
 pub use errors::BuildError;
-pub use folder::{EnvironmentFolder, Folder, FolderError, Held, Taken, Vacant};
+pub use folder::{CompleteEnvironment, EnvironmentFolder, Folder, FolderError, Taken, Vacant};
 pub use lock::{LockError, digest, read_lock};
 pub use packages::{installed, packages_of, site_packages};
 pub use uv::{UvMissing, find_uv};

@@ -6,7 +6,7 @@
 //! knows whether its result has arrived before it releases the session's memory. Files pass from
 //! process to process without being copied.
 //!
-//! **Invariant:** a held state stays available until its [`Held`] is dropped, however often it is
+//! **Invariant:** a held state stays available until its [`HeldMemory`] is dropped, however often it is
 //! fetched: a job may be assigned to another worker before it has started.
 
 mod client;
@@ -75,10 +75,10 @@ impl MemoryHolder {
 
     /// Any process that knows the key can fetch this until the returned value is dropped.
     #[must_use]
-    pub fn hold(&self, bundle: Bundle) -> Held {
+    pub fn hold(&self, bundle: Bundle) -> HeldMemory {
         let key = HeldKey::random();
         self.entries.insert(key, bundle);
-        Held {
+        HeldMemory {
             key,
             entries: self.entries.clone(),
         }
@@ -86,12 +86,12 @@ impl MemoryHolder {
 }
 
 /// Keeps a state, and the results that are deposited for it.
-pub struct Held {
+pub struct HeldMemory {
     key: HeldKey,
     entries: Arc<Entries>,
 }
 
-impl Held {
+impl HeldMemory {
     #[must_use]
     pub fn key(&self) -> HeldKey {
         self.key
@@ -109,7 +109,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldMemory {
     fn drop(&mut self) {
         self.entries.remove(self.key);
     }

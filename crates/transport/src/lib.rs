@@ -32,7 +32,7 @@ pub use chunks::ChunkClient;
 pub use connection::{Connection, LARGEST_MESSAGE_BYTES, connect};
 pub use dial::Dial;
 pub use errors::{LinkError, TokenProblem};
-pub use holder::{Held, MemoryHolder, TransportChoice, Unreachable, deposit, fetch, host};
+pub use holder::{HeldMemory, MemoryHolder, TransportChoice, Unreachable, deposit, fetch, host};
 pub use objects::ObjectClient;
 pub use token::Token;
 pub use transfer::{Changes, Received, TransferError};

@@ -34,7 +34,7 @@ use crate::{
     gpu,
     life_end::LifeEnd,
     messages, processes,
-    session::{Death, Held, Session, SessionEvent},
+    session::{Death, Session, SessionEvent, TableState},
     transfer::{NotTransferred, Transport, receive_more},
 };
 use baton_chunks::Ledger;
@@ -495,7 +495,7 @@ impl Run<'_> {
         if let Some(mirror) = &mut self.session.mirror {
             mirror.after_cell();
         }
-        let held = Held {
+        let held = TableState {
             version: self.version.after_message(),
             ledger,
         };

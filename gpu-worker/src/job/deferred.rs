@@ -7,7 +7,7 @@
 //! **Invariant:** an entry is removed only when its job is closed, or when its bytes are known to be lost.
 
 use super::deferred_state::DeferredState;
-use crate::session::{Held, Keeper};
+use crate::session::{Keeper, TableState};
 use baton_protocol::shim::Snapshot;
 use futures_util::future::select_all;
 
@@ -50,7 +50,7 @@ impl Deferred {
 
     /// Sends what can be sent. Returns what the notebook has once it has applied that, or `None` when an entry is
     /// over. Never completes while there is nothing to send. Cancel safe.
-    pub(crate) async fn next(&mut self) -> Option<Held> {
+    pub(crate) async fn next(&mut self) -> Option<TableState> {
         if self.0.is_empty() {
             return std::future::pending().await;
         }

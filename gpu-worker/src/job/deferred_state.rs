@@ -15,7 +15,7 @@
 use crate::{
     messages,
     report::EventSink,
-    session::{Held, Keeper},
+    session::{Keeper, TableState},
     transfer::{Access, Transport, send_back},
 };
 use baton_chunks::{BlobError, Ledger};
@@ -75,7 +75,7 @@ impl DeferredState {
         channels: DeferredChannels,
         (access, transport): (Access, Transport),
         kernel: i32,
-        held: &Held,
+        held: &TableState,
     ) -> Self {
         Self {
             last_event: LastEvent {
@@ -144,7 +144,7 @@ impl DeferredState {
 
     /// Returns what the notebook has once it has applied what was sent now, or `None` when this is over. Cancel
     /// safe.
-    pub(super) async fn next(&mut self) -> Option<Held> {
+    pub(super) async fn next(&mut self) -> Option<TableState> {
         let (revoked, wanted) = (self.last_event.revoked.clone(), self.wanted.clone());
         loop {
             tokio::select! {
@@ -166,7 +166,7 @@ impl DeferredState {
         };
     }
 
-    async fn send(&mut self) -> Option<Held> {
+    async fn send(&mut self) -> Option<TableState> {
         loop {
             self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
                 Stage::Ready(snapshot) if !self.overtaken => {
@@ -185,7 +185,7 @@ impl DeferredState {
                     self.backoff.reset();
                     self.stage = Stage::Sent(snapshot);
                     self.last_event.sent(state);
-                    return Some(Held {
+                    return Some(TableState {
                         version: self.version.after_message(),
                         ledger,
                     });

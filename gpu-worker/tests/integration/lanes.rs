@@ -6,7 +6,7 @@ use baton_protocol::{
     Answer, Finished, HeldState, JobEvent, Outcome, State, StateVersion, Submission,
     shim::{SegmentView, Snapshot},
 };
-use baton_transport::{Held, MemoryHolder, TransportChoice};
+use baton_transport::{HeldMemory, MemoryHolder, TransportChoice};
 use serde_json::{Value, json};
 use std::{os::unix::fs::FileExt, path::Path};
 
@@ -32,7 +32,7 @@ impl Proxy {
     }
 
     /// A cell that sends values and one segment, number 7.
-    fn cell(&mut self, code: &str, values: &Value, segment: &[u8]) -> (Submission, Held) {
+    fn cell(&mut self, code: &str, values: &Value, segment: &[u8]) -> (Submission, HeldMemory) {
         let mut submission = self.notebook.cell(code);
         let base = submission.state.base();
         let snapshot = Snapshot {
@@ -62,7 +62,7 @@ impl Proxy {
         (submission, held)
     }
 
-    fn result(&mut self, held: &Held, events: &[JobEvent]) -> Bundle {
+    fn result(&mut self, held: &HeldMemory, events: &[JobEvent]) -> Bundle {
         let Some(JobEvent::Finished(Finished {
             outcome: Outcome::Ok,
             state: Some(State::Memory(state)),

@@ -122,7 +122,7 @@ async fn follow(cells: &mut RemoteCells, cell: &mut RemoteCell<'_>) -> Result<En
                 Step::Update(JobUpdate::Position(_) | JobUpdate::Cancelling) => continue,
                 Step::Status(status) => {
                     // A broker that is away for a while continues the job when it returns.
-                    let _ = cell.transports(status)?;
+                    let _ = cell.connection(status)?;
                     continue;
                 }
             },
@@ -172,10 +172,10 @@ async fn receive_left(
     manifest: Manifest,
     about: AboutState,
 ) -> Result<(OwnedFd, AboutState, Delta), Stop> {
-    let transports = cell
+    let broker = cell
         .connect(&mut cells.link, &cells.display, cells.patience)
         .await?;
-    let receiving = transfer::receive_chunks(manifest, Ledger::default(), &transports.chunks);
+    let receiving = transfer::receive_chunks(manifest, Ledger::default(), &broker.chunks);
     let received = tokio::select! {
         received = receiving => received,
         stop = cell.stopped() => return Err(stop),

@@ -19,11 +19,11 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Why there is no broker to dial.
 pub(super) enum NoBroker {
     /// Another attempt may succeed soon.
-    Yet(String),
+    NotYet(String),
     /// The broker cannot serve until a person fixes it. Cells that have begun wait for that.
     Unable(String),
     /// Another attempt cannot succeed.
-    Ever(Obstacle),
+    Never(Obstacle),
 }
 
 /// Shown to the student unchanged.
@@ -37,7 +37,7 @@ pub(super) struct Obstacle {
 pub(super) async fn dial_or_start(choice: &BrokerChoice) -> Result<Dial, NoBroker> {
     match choice {
         BrokerChoice::Configured(dial) => Ok(dial.clone()),
-        BrokerChoice::Misconfigured(reason) => Err(NoBroker::Ever(Obstacle {
+        BrokerChoice::Misconfigured(reason) => Err(NoBroker::Never(Obstacle {
             reason: reason.clone(),
             hint: "correct the configuration (`baton config show` checks it), then restart the kernel",
         })),
@@ -48,14 +48,14 @@ pub(super) async fn dial_or_start(choice: &BrokerChoice) -> Result<Dial, NoBroke
             let socket = runtime_folder.join("broker.sock");
             if !accepts(&socket).await {
                 let Some(command) = start_command else {
-                    return Err(NoBroker::Ever(Obstacle {
+                    return Err(NoBroker::Never(Obstacle {
                         reason: "no broker is configured, and `autostart` is off".into(),
                         hint: "run `baton up` in a terminal, or ask your course staff for the broker's address",
                     }));
                 };
                 start(command, &socket, &runtime_folder.join("up.log"))
                     .await
-                    .map_err(NoBroker::Yet)?;
+                    .map_err(NoBroker::NotYet)?;
             }
             let token = std::fs::read_to_string(runtime_folder.join("token"));
             Ok(Dial {

@@ -4,7 +4,7 @@ use super::{
     deferred::Applied,
     display::Display,
     failure::{Failure, last_digits},
-    link::{Link, Status, Transports, describe},
+    link::{BrokerAccess, Link, Status, describe},
     notebook_files::NotebookFiles,
     session_state::SessionState,
     silence::Silence,
@@ -23,7 +23,7 @@ use baton_protocol::{
     proxy::FromProxy,
     shim::{Attach, FromNotebook, Ran, Run, Snapshot, ToNotebook},
 };
-use baton_transport::{Backoff, Held, Received, frames::FrameError};
+use baton_transport::{Backoff, HeldMemory, Received, frames::FrameError};
 use bytes::Bytes;
 use std::{collections::VecDeque, time::Duration};
 use tokio::time::Instant;
@@ -53,7 +53,7 @@ pub(super) struct RemoteCell<'a> {
     /// Comms that the cell opened. The notebook owns them once the cell's changes are applied.
     pub(super) comms: Vec<String>,
     /// State that workers on this machine may fetch while the cell runs.
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<HeldMemory>,
     /// Questions for a complete state that the shim has not answered yet.
     pub(super) states_wanted: VecDeque<u64>,
     /// The question that the cell last asked the student.
@@ -61,7 +61,7 @@ pub(super) struct RemoteCell<'a> {
     /// The last question for names that the cell looked up.
     pub(super) names_question: Option<u64>,
     /// Like `held`, for the answer to that question.
-    pub(super) names_held: Option<Held>,
+    pub(super) names_held: Option<HeldMemory>,
     /// Earlier calls whose output the shim wants again.
     pub(super) outputs_wanted: Vec<CallId>,
     /// What the shim said of earlier cells meanwhile.
@@ -75,6 +75,15 @@ struct OutputTarget {
     parent: ParentCell,
     captured: bool,
     quiet: bool,
+}
+
+/// Whether a cell can reach the broker now.
+pub(super) enum Connection {
+    Up(BrokerAccess),
+    /// It is worth waiting for.
+    Down {
+        reason: Option<String>,
+    },
 }
 
 /// Why a cell ends without a result.
@@ -266,12 +275,12 @@ impl<'a> RemoteCell<'a> {
         link: &mut Link,
         display: &Display,
         patience: Duration,
-    ) -> Result<Transports, Stop> {
+    ) -> Result<BrokerAccess, Stop> {
         let since = Instant::now();
         loop {
-            let reason = match self.transports(link.status())? {
-                Ok(transports) => return Ok(transports),
-                Err(reason) => reason,
+            let reason = match self.connection(link.status())? {
+                Connection::Up(broker) => return Ok(broker),
+                Connection::Down { reason } => reason,
             };
             if since.elapsed() > patience {
                 return Err(Failure::no_answer(reason.as_deref(), self.job, self.started).into());
@@ -285,15 +294,14 @@ impl<'a> RemoteCell<'a> {
         }
     }
 
-    /// Returns the transports to a worker, or the reason why there are none yet.
-    pub(super) fn transports(
-        &self,
-        status: Status,
-    ) -> Result<Result<Transports, Option<String>>, Stop> {
+    /// What the link's status means for this cell.
+    pub(super) fn connection(&self, status: Status) -> Result<Connection, Stop> {
         match status {
-            Status::Up(transports) => Ok(Ok(transports)),
-            Status::Down { reason } => Ok(Err(reason)),
-            Status::Unable { reason } if self.is_stored => Ok(Err(Some(reason))),
+            Status::Up(broker) => Ok(Connection::Up(broker)),
+            Status::Down { reason } => Ok(Connection::Down { reason }),
+            Status::Unable { reason } if self.is_stored => Ok(Connection::Down {
+                reason: Some(reason),
+            }),
             Status::Unable { reason } => Err(Failure::unable(&reason, self.job).into()),
             Status::Refused(obstacle) => Err(Failure::refused(&obstacle, self.job).into()),
         }
@@ -344,10 +352,10 @@ impl<'a> RemoteCell<'a> {
     pub(super) async fn notebook_folder(
         &mut self,
         files: &mut NotebookFiles,
-        transports: &Transports,
+        broker: &BrokerAccess,
     ) -> Result<Option<Box<NotebookFolder>>, Stop> {
         let folder = tokio::select! {
-            folder = files.for_cell(&transports.chunks) => folder,
+            folder = files.for_cell(&broker.chunks) => folder,
             stop = self.stopped() => return Err(stop),
         };
         folder.map_err(|error| Failure::files(&error, self.job).into())
@@ -365,11 +373,11 @@ impl<'a> RemoteCell<'a> {
         let (began, mut backoff) = (Instant::now(), Backoff::default());
         let held = self.held.take();
         loop {
-            let transports = self.connect(link, display, patience).await?;
+            let broker = self.connect(link, display, patience).await?;
             // State in memory can be fetched only once.
             let again = matches!(state, State::Chunks(_)).then(|| (state.clone(), ledger.clone()));
             let received = tokio::select! {
-                received = transfer::receive(state, ledger, held.as_ref(), &transports.chunks) => received,
+                received = transfer::receive(state, ledger, held.as_ref(), &broker.chunks) => received,
                 stop = self.stopped() => return Err(stop),
             };
             let error = match received {

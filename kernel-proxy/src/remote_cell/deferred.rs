@@ -19,7 +19,7 @@ use super::{
 };
 use baton_jupyter_wire::shim::ShimWriter;
 use baton_protocol::{CallId, JobEvent, JobId, RemoteError, State, shim::ToNotebook};
-use baton_transport::{Backoff, Held, Received, frames::FrameError};
+use baton_transport::{Backoff, HeldMemory, Received, frames::FrameError};
 use std::os::fd::AsFd;
 
 /// The deferred state of the last cell that returned, if there is any.
@@ -35,7 +35,7 @@ pub(super) struct DeferredState {
     /// What both notebook and session hold without the deferred state.
     session: SessionState,
     /// Where a worker on this machine deposits the deferred state.
-    held: Option<Held>,
+    held: Option<HeldMemory>,
     stage: Stage,
     backoff: Backoff,
 }
@@ -145,12 +145,17 @@ impl Deferred {
 }
 
 impl DeferredState {
-    pub(super) fn new(job: JobId, call: CallId, session: SessionState, held: Option<Held>) -> Self {
+    pub(super) fn new(
+        job: JobId,
+        call: CallId,
+        session: SessionState,
+        held: Option<HeldMemory>,
+    ) -> Self {
         Self {
             job,
             call,
             session,
-            held: held.inspect(Held::keep_for_results),
+            held: held.inspect(HeldMemory::keep_for_results),
             stage: Stage::Waiting,
             backoff: Backoff::default(),
         }
@@ -176,10 +181,10 @@ impl DeferredState {
                     JobUpdate::Position(_) | JobUpdate::Cancelling => continue,
                 },
                 Stage::Announced(state) => {
-                    let transports = link.transports().await;
+                    let broker = link.broker().await;
                     let ledger = self.session.ledger.clone();
                     let held = self.held.as_ref();
-                    match transfer::receive(state.clone(), ledger, held, &transports.chunks).await {
+                    match transfer::receive(state.clone(), ledger, held, &broker.chunks).await {
                         Ok(received) => Stage::Received(Box::new(received)),
                         Err(error) if transfer::is_lasting(&error) => {
                             Stage::Lost(Failure::deferred_lost(&describe(&error)))

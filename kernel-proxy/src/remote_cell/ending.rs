@@ -3,7 +3,7 @@
 //! them with its first `%%gpu` cell.
 
 use super::{
-    link::{Status, Transports},
+    link::{BrokerAccess, Status},
     naming::Naming,
 };
 use baton_protocol::{SavedState, api};
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The name under which a kernel that is about to end saves its variables, if it should.
 pub(super) fn autosave_name(broker: &Status, naming: &Naming) -> Option<String> {
-    let wanted = matches!(broker, Status::Up(transports) if transports.autosave);
+    let wanted = matches!(broker, Status::Up(broker) if broker.autosave);
     (wanted && !naming.is_program()).then(|| saved_as(&naming.notebook))
 }
 
@@ -31,12 +31,12 @@ pub(super) enum EarlierKernels {
 }
 
 impl EarlierKernels {
-    pub(super) fn look_up(&mut self, transports: &Transports, naming: &Naming) {
+    pub(super) fn look_up(&mut self, broker: &BrokerAccess, naming: &Naming) {
         if matches!(self, Self::Unknown) {
             *self = match naming.is_program() {
                 true => Self::Mentioned,
                 false => {
-                    let found = left_by_them(transports.clone(), naming.notebook.clone());
+                    let found = left_by_them(broker.clone(), naming.notebook.clone());
                     Self::LookingUp(AbortOnDropHandle::new(tokio::spawn(found)))
                 }
             };
@@ -56,18 +56,14 @@ impl EarlierKernels {
     }
 }
 
-async fn left_by_them(transports: Transports, notebook: String) -> Vec<String> {
+async fn left_by_them(broker: BrokerAccess, notebook: String) -> Vec<String> {
     let states = async {
-        match transports.autosave {
-            true => states::all(&transports.chunks).await.unwrap_or_default(),
+        match broker.autosave {
+            true => states::all(&broker.chunks).await.unwrap_or_default(),
             false => Vec::new(),
         }
     };
-    let jobs = async {
-        states::attachable(&transports.chunks)
-            .await
-            .unwrap_or_default()
-    };
+    let jobs = async { states::attachable(&broker.chunks).await.unwrap_or_default() };
     let found = async { tokio::join!(states, jobs) };
     let found = tokio::time::timeout(PATIENCE, found).await;
     let (states, jobs) = found.unwrap_or_default();

@@ -29,9 +29,9 @@ pub(super) async fn apply(
     let Some(changes) = changes else {
         return Ok(None);
     };
-    let transports = cell.connect(link, display, patience).await?;
+    let broker = cell.connect(link, display, patience).await?;
     let staged = tokio::select! {
-        staged = files.stage(&changes, &transports.chunks) => staged,
+        staged = files.stage(&changes, &broker.chunks) => staged,
         stop = cell.stopped() => return Err(stop),
     };
     let lost = |error: FilesError| Failure::result_lost(&error, cell.job);

@@ -75,9 +75,9 @@ pub(super) enum Step {
     Status(Status),
 }
 
-/// The transports to a worker, judged by the broker's address.
+/// What a cell uses of a connected broker.
 #[derive(Clone)]
-pub(super) struct Transports {
+pub(super) struct BrokerAccess {
     pub(super) chunks: ChunkClient,
     /// Workers may be on this machine.
     pub(super) near: bool,
@@ -92,7 +92,7 @@ pub(super) enum Status {
         /// Why the last attempt failed.
         reason: Option<String>,
     },
-    Up(Transports),
+    Up(BrokerAccess),
     /// The broker cannot serve at the moment; the driver keeps trying.
     Unable {
         reason: String,
@@ -157,12 +157,12 @@ impl Link {
     }
 
     /// Waits until the broker is connected.
-    pub(super) fn transports(&self) -> impl Future<Output = Transports> + use<> {
+    pub(super) fn broker(&self) -> impl Future<Output = BrokerAccess> + use<> {
         let mut status = self.status.clone();
         async move {
             loop {
-                if let Status::Up(transports) = &*status.borrow_and_update() {
-                    return transports.clone();
+                if let Status::Up(broker) = &*status.borrow_and_update() {
+                    return broker.clone();
                 }
                 if status.changed().await.is_err() {
                     return std::future::pending().await;

@@ -9,7 +9,7 @@
 use super::{
     cell::{RemoteCell, Stop},
     failure::Failure,
-    link::{Link, Transports},
+    link::{BrokerAccess, Link},
     session_state::SessionState,
     transfer::{Sent, Transfer},
 };
@@ -26,7 +26,7 @@ pub(super) type SentNames = (StateVersion, Result<Sent, TransferError>);
 
 pub(super) fn send(
     transfer: Transfer,
-    transports: impl Future<Output = Transports> + Send + 'static,
+    broker: impl Future<Output = BrokerAccess> + Send + 'static,
     session: SessionState,
     snapshot: Snapshot,
 ) -> Sending {
@@ -34,7 +34,7 @@ pub(super) fn send(
     Box::pin(async move {
         let _stop_when_dropped = cancel.clone().drop_guard();
         let sent = transfer
-            .send(session, snapshot, &transports.await, &cancel)
+            .send(session, snapshot, &broker.await, &cancel)
             .await;
         (base, sent)
     })

@@ -65,7 +65,7 @@ impl Naming {
     /// Identifies a cell across its runs. Without a token it does so only until the kernel ends.
     pub(super) fn cell_key(&self, code: &str, status: &Status) -> CellKey {
         let token = match status {
-            Status::Up(transports) => transports.token.as_ref(),
+            Status::Up(broker) => broker.token.as_ref(),
             _ => None,
         };
         let token = token.unwrap_or(&self.own_secret);

@@ -185,7 +185,7 @@ fn connected(link: &mut Link) -> impl Future<Output = Result<ChunkClient, Stop>>
     async move {
         loop {
             let reason = match link.status() {
-                Status::Up(transports) => return Ok(transports.chunks),
+                Status::Up(broker) => return Ok(broker.chunks),
                 Status::Down { reason } => reason,
                 Status::Unable { reason } => Some(reason),
                 Status::Refused(obstacle) => {

@@ -3,11 +3,11 @@
 //! A worker on the same machine fetches the state from this process, as a sealed file in memory.
 //! All other state goes through the broker in chunks. Results return by the same transport.
 
-use super::{link::Transports, session_state::SessionState};
+use super::{link::BrokerAccess, session_state::SessionState};
 use baton_chunks::{BlobError, Bundle, Ledger};
 use baton_protocol::{HeldState, Manifest, State, shim::Snapshot};
 use baton_transport::{
-    Changes, ChunkClient, Held, MemoryHolder, Received, TransferError, transfer,
+    Changes, ChunkClient, HeldMemory, MemoryHolder, Received, TransferError, transfer,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -28,7 +28,7 @@ pub(super) fn is_lasting(error: &TransferError) -> bool {
 pub(super) struct Sent {
     pub(super) state: State,
     pub(super) ledger: Ledger,
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<HeldMemory>,
 }
 
 /// The transfers of one notebook.
@@ -58,14 +58,14 @@ impl Transfer {
         &self,
         session: SessionState,
         snapshot: Snapshot,
-        transports: &Transports,
+        broker: &BrokerAccess,
         cancel: &CancellationToken,
     ) -> Result<Sent, TransferError> {
         let changes = self.changes(session, snapshot);
         match &self.memory {
-            Some(memory) if transports.near => hold(memory, changes, cancel).await,
+            Some(memory) if broker.near => hold(memory, changes, cancel).await,
             _ => {
-                let uploaded = transfer::upload(&transports.chunks, changes, cancel).await;
+                let uploaded = transfer::upload(&broker.chunks, changes, cancel).await;
                 let (manifest, ledger) = uploaded?;
                 Ok(Sent {
                     state: State::Chunks(manifest),
@@ -133,7 +133,7 @@ async fn hold(
 pub(super) async fn receive(
     state: State,
     ledger: Ledger,
-    held: Option<&Held>,
+    held: Option<&HeldMemory>,
     chunks: &ChunkClient,
 ) -> Result<Received, TransferError> {
     let held_state = match state {

@@ -3,8 +3,8 @@
 use super::here::{Here, Installed};
 use crate::{commands::act::segment, python};
 use baton_environments::{
-    BuildError, Builder, Folder, Held, Runner, Step, Taken, build, digest, find_uv, installed,
-    packages_of, site_packages,
+    BuildError, Builder, CompleteEnvironment, Folder, Runner, Step, Taken, build, digest, find_uv,
+    installed, packages_of, site_packages,
 };
 use baton_protocol::api::EnvironmentLock;
 use baton_transport::Api;
@@ -123,7 +123,7 @@ async fn built(
     builder: &Builder,
     wanted: &EnvironmentLock,
     key: &str,
-) -> anyhow::Result<Held> {
+) -> anyhow::Result<CompleteEnvironment> {
     loop {
         match folder.take(key).await? {
             Taken::Complete(held) => return Ok(held),

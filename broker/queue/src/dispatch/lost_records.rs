@@ -18,14 +18,14 @@ use baton_protocol::{
 
 /// An assignment as its worker reports it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Held {
+pub(super) struct HeldAssignment {
     pub(super) job: JobId,
     pub(super) fencing: FencingNumber,
     pub(super) acknowledged: u64,
     pub(super) started: bool,
 }
 
-impl Held {
+impl HeldAssignment {
     pub(super) fn new(job: JobId, fencing: FencingNumber, known: Option<&Acknowledged>) -> Self {
         Self {
             job,
@@ -49,7 +49,7 @@ impl Held {
 pub(super) fn worker_is_ahead(
     dispatch: &mut Dispatch,
     connection: ConnectionId,
-    held: Held,
+    held: HeldAssignment,
     batch: &mut Batch,
 ) {
     let (id, fencing) = (held.job, held.fencing);

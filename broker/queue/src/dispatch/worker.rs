@@ -3,7 +3,7 @@
 use super::{
     Action, Assignment, Batch, ConnectionId, Dispatch, Job, Observation, Peer, Phase, Worker,
     environments,
-    lost_records::{self, Held},
+    lost_records::{self, HeldAssignment},
     pools,
     transitions::{end_cancelled, remainder_lost, requeue, worker_lost},
     worker_events,
@@ -41,10 +41,10 @@ pub(super) fn on_connected(
     dispatch.peers.ask_for_locks(connection, id, batch);
     warm_sessions(dispatch, id, hello.sessions, hello.keeping, batch);
     let held = hello.assignments.into_iter();
-    let held: Vec<Held> = held
+    let held: Vec<HeldAssignment> = held
         .map(|(job, fencing)| {
             let known = hello.acknowledged.iter().find(|known| known.job == job);
-            Held::new(job, fencing, known)
+            HeldAssignment::new(job, fencing, known)
         })
         .collect();
     compare_assignments(dispatch, connection, id, &held, batch);
@@ -108,7 +108,7 @@ fn compare_assignments(
     dispatch: &mut Dispatch,
     connection: ConnectionId,
     id: WorkerId,
-    held: &[Held],
+    held: &[HeldAssignment],
     batch: &mut Batch,
 ) {
     for held in held {

@@ -1,6 +1,6 @@
 //! Drives the link: connects, exchanges the greeting, resumes jobs, and passes commands and updates on.
 
-use super::{Command, EndedSessions, JobUpdate, Link, Status, Transports, describe};
+use super::{BrokerAccess, Command, EndedSessions, JobUpdate, Link, Status, describe};
 use crate::{
     config::BrokerChoice,
     remote_cell::{
@@ -158,14 +158,14 @@ impl Driver {
                 Err(no_broker) => no_broker,
             };
             let (reason, status) = match ended {
-                NoBroker::Yet(reason) => (
+                NoBroker::NotYet(reason) => (
                     reason.clone(),
                     Status::Down {
                         reason: Some(reason),
                     },
                 ),
                 NoBroker::Unable(reason) => (reason.clone(), Status::Unable { reason }),
-                NoBroker::Ever(obstacle) => {
+                NoBroker::Never(obstacle) => {
                     self.status.send_replace(Status::Refused(obstacle));
                     match self.collect_commands_until_wake().await {
                         true => continue,
@@ -199,7 +199,7 @@ impl Driver {
         let (answer, broker) = greeted
             .map_err(|_| {
                 let address = &dial.address;
-                NoBroker::Yet(format!("{address} accepts connections but does not answer"))
+                NoBroker::NotYet(format!("{address} accepts connections but does not answer"))
             })?
             .map_err(|error| no_broker(error, waits))?;
         match answer {
@@ -208,7 +208,7 @@ impl Driver {
                 let chunks = chunks
                     .with_patience(self.patience)
                     .of_owner(owner(), self.course.clone());
-                self.status.send_replace(Status::Up(Transports {
+                self.status.send_replace(Status::Up(BrokerAccess {
                     chunks,
                     near: dial.address.is_near(),
                     autosave,
@@ -217,7 +217,7 @@ impl Driver {
                 Ok(broker)
             }
             Some(ToProxy::Refused(refusal)) => Err(refused(&refusal)),
-            _ => Err(NoBroker::Yet(format!(
+            _ => Err(NoBroker::NotYet(format!(
                 "{} is not a Baton broker",
                 dial.address
             ))),
@@ -227,7 +227,7 @@ impl Driver {
     /// Serves until the connection breaks (returns the reason) or the proxy ends (`None`).
     async fn serve(&mut self, broker: &mut Broker) -> Option<NoBroker> {
         if let Err(error) = self.resume(broker).await {
-            return Some(NoBroker::Yet(describe(&error)));
+            return Some(NoBroker::NotYet(describe(&error)));
         }
         loop {
             let result = tokio::select! {
@@ -243,13 +243,13 @@ impl Driver {
                     Ok(Some(ToProxy::Refused(refusal))) => return Some(refused(&refusal)),
                     Ok(Some(message)) => self.on_message(message, broker).await,
                     Ok(None) => {
-                        return Some(NoBroker::Yet("the broker closed the connection".to_owned()));
+                        return Some(NoBroker::NotYet("the broker closed the connection".to_owned()));
                     }
                     Err(error) => Err(error),
                 },
             };
             if let Err(error) = result {
-                return Some(NoBroker::Yet(describe(&error)));
+                return Some(NoBroker::NotYet(describe(&error)));
             }
         }
     }
@@ -486,28 +486,28 @@ enum Noted {
 fn no_broker(error: LinkError, waits: bool) -> NoBroker {
     let reason = describe(&error);
     match error {
-        LinkError::Unauthorized { address, problem } => NoBroker::Ever(Obstacle {
+        LinkError::Unauthorized { address, problem } => NoBroker::Never(Obstacle {
             reason: format!("the broker at {address} {problem}"),
             hint: problem.hint(),
         }),
-        LinkError::TooMuch { problem, .. } if !waits => NoBroker::Ever(Obstacle {
+        LinkError::TooMuch { problem, .. } if !waits => NoBroker::Never(Obstacle {
             reason: problem.detail,
             hint: "shut down notebooks that you do not use, then run the cell again",
         }),
-        LinkError::Certificate { address, problem } if !waits => NoBroker::Ever(Obstacle {
+        LinkError::Certificate { address, problem } if !waits => NoBroker::Never(Obstacle {
             reason: format!("there is no safe connection to the broker at {address}: {problem}"),
             hint: problem.hint(),
         }),
-        LinkError::CaFile { .. } => NoBroker::Ever(Obstacle {
+        LinkError::CaFile { .. } => NoBroker::Never(Obstacle {
             reason,
             hint: "correct `ca_file` (`baton config show` says where it is set), then restart the kernel",
         }),
-        LinkError::Refused { problem } => NoBroker::Ever(Obstacle {
+        LinkError::Refused { problem } => NoBroker::Never(Obstacle {
             reason: problem.detail,
             hint: "correct `broker_address` (`baton config show` says where it is set), then restart the kernel",
         }),
         LinkError::Unable { .. } => NoBroker::Unable(reason),
-        _ => NoBroker::Yet(reason),
+        _ => NoBroker::NotYet(reason),
     }
 }
 
@@ -529,7 +529,7 @@ fn refused(refusal: &Refusal) -> NoBroker {
             "install the same version of Baton on both ends, or ask your course staff"
         }
     };
-    NoBroker::Ever(Obstacle { reason, hint })
+    NoBroker::Never(Obstacle { reason, hint })
 }
 
 fn owner() -> String {
