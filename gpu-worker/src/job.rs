@@ -22,7 +22,7 @@ use crate::{
     gpu::{Cell, Membership},
     messages,
     questions::Questions,
-    report::EventSink,
+    report::{EventSink, PromisedEvent},
     session::Session,
 };
 use baton_protocol::{
@@ -61,35 +61,29 @@ pub(crate) struct Job {
 
 /// Ensures that a job reports an end, even if its task panics or is dropped.
 pub(crate) struct EndGuard {
-    events: EventSink,
+    end: PromisedEvent,
     questions: Questions,
-    revoked: CancellationToken,
-    reported: bool,
 }
 
 impl EndGuard {
     pub(crate) fn new(events: EventSink, questions: Questions, revoked: CancellationToken) -> Self {
+        let error = messages::session_failed("The worker failed while it ran the cell");
+        let failed = Ending::without_state(Outcome::WorkerLost, error);
         Self {
-            events,
+            end: PromisedEvent::new(events, revoked, failed.into()),
             questions,
-            revoked,
-            reported: false,
         }
     }
 
     fn report(&mut self, ending: Ending) {
-        self.reported = true;
         self.questions.has_notebook(false);
-        self.events.send(ending.into());
+        self.end.send(ending.into());
     }
 }
 
 impl Drop for EndGuard {
     fn drop(&mut self) {
-        if !self.reported && !self.revoked.is_cancelled() {
-            let error = messages::session_failed("The worker failed while it ran the cell");
-            self.report(Ending::without_state(Outcome::WorkerLost, error));
-        }
+        self.questions.has_notebook(false);
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 pub(crate) enum Report {
     /// A trial session ran no cell. Contains the reason.
@@ -59,5 +60,45 @@ impl EventSink {
     pub(crate) fn is_full(&self) -> bool {
         const LIMIT_BYTES: usize = 32 << 20;
         self.unsent_bytes.load(Ordering::Relaxed) > LIMIT_BYTES
+    }
+}
+
+/// An event that is certain to be sent, unless the job is revoked: when this is dropped, at the latest.
+pub(crate) struct PromisedEvent {
+    events: EventSink,
+    revoked: CancellationToken,
+    /// What is sent if nothing else was.
+    otherwise: Option<JobEvent>,
+}
+
+impl PromisedEvent {
+    pub(crate) fn new(events: EventSink, revoked: CancellationToken, otherwise: JobEvent) -> Self {
+        Self {
+            events,
+            revoked,
+            otherwise: Some(otherwise),
+        }
+    }
+
+    /// Keeps the promise. Has no effect if it is kept already.
+    pub(crate) fn send(&mut self, event: JobEvent) {
+        if self.otherwise.take().is_some() {
+            self.send_before(event);
+        }
+    }
+
+    /// Sends an event that does not keep the promise.
+    pub(crate) fn send_before(&self, event: JobEvent) {
+        if !self.revoked.is_cancelled() {
+            self.events.send(event);
+        }
+    }
+}
+
+impl Drop for PromisedEvent {
+    fn drop(&mut self) {
+        if let Some(event) = self.otherwise.take() {
+            self.send_before(event);
+        }
     }
 }

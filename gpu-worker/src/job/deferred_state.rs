@@ -14,7 +14,7 @@
 
 use crate::{
     messages,
-    report::EventSink,
+    report::{EventSink, PromisedEvent},
     session::{Keeper, TableState},
     transfer::{Access, Transport, send_back},
 };
@@ -33,7 +33,8 @@ const BEFORE_CHUNKS: Duration = Duration::from_millis(100);
 const BEFORE_MEMORY: Duration = Duration::from_millis(10);
 
 pub(crate) struct DeferredState {
-    last_event: LastEvent,
+    last_event: PromisedEvent,
+    revoked: CancellationToken,
     /// The notebook asks for this.
     wanted: Arc<Notify>,
     access: Access,
@@ -78,11 +79,12 @@ impl DeferredState {
         held: &TableState,
     ) -> Self {
         Self {
-            last_event: LastEvent {
-                events: channels.events,
-                revoked: channels.revoked,
-                said: false,
-            },
+            last_event: PromisedEvent::new(
+                channels.events,
+                channels.revoked.clone(),
+                lost(messages::deferred_lost()),
+            ),
+            revoked: channels.revoked,
             wanted: channels.wanted,
             access,
             transport,
@@ -138,14 +140,14 @@ impl DeferredState {
     pub(super) fn lose_session(&mut self) {
         if self.keeper.is_none() {
             self.stage = Stage::Over;
-            self.last_event.lost(messages::deferred_lost());
+            self.last_event.send(lost(messages::deferred_lost()));
         }
     }
 
     /// Returns what the notebook has once it has applied what was sent now, or `None` when this is over. Cancel
     /// safe.
     pub(super) async fn next(&mut self) -> Option<TableState> {
-        let (revoked, wanted) = (self.last_event.revoked.clone(), self.wanted.clone());
+        let (revoked, wanted) = (self.revoked.clone(), self.wanted.clone());
         loop {
             tokio::select! {
                 held = self.send() => return held,
@@ -184,7 +186,10 @@ impl DeferredState {
                 Ok((state, ledger)) => {
                     self.backoff.reset();
                     self.stage = Stage::Sent(snapshot);
-                    self.last_event.sent(state);
+                    self.last_event.send_before(JobEvent::DeferredState {
+                        state: Some(state),
+                        error: None,
+                    });
                     return Some(TableState {
                         version: self.version.after_message(),
                         ledger,
@@ -193,7 +198,8 @@ impl DeferredState {
                 Err(error) if is_lasting(&error) => {
                     tracing::warn!(%error, "Deferred state is lost");
                     self.stage = Stage::Over;
-                    self.last_event.lost(messages::deferred_unreadable(&error));
+                    self.last_event
+                        .send(lost(messages::deferred_unreadable(&error)));
                     return None;
                 }
                 Err(error) => {
@@ -244,33 +250,9 @@ fn is_lasting(error: &TransferError) -> bool {
     )
 }
 
-/// Ensures that the job sends a last event.
-struct LastEvent {
-    events: EventSink,
-    revoked: CancellationToken,
-    said: bool,
-}
-
-impl LastEvent {
-    fn sent(&self, state: State) {
-        if !self.revoked.is_cancelled() {
-            let (state, error) = (Some(state), None);
-            self.events.send(JobEvent::DeferredState { state, error });
-        }
-    }
-
-    /// The last event.
-    fn lost(&mut self, error: RemoteError) {
-        if !self.said && !self.revoked.is_cancelled() {
-            let (state, error) = (None, Some(error));
-            self.events.send(JobEvent::DeferredState { state, error });
-        }
-        self.said = true;
-    }
-}
-
-impl Drop for LastEvent {
-    fn drop(&mut self) {
-        self.lost(messages::deferred_lost());
+fn lost(error: RemoteError) -> JobEvent {
+    JobEvent::DeferredState {
+        state: None,
+        error: Some(error),
     }
 }

@@ -10,7 +10,7 @@ use super::Job;
 use crate::{
     gpu::Cell,
     messages,
-    report::EventSink,
+    report::PromisedEvent,
     session::{Session, SessionEvent},
     transfer::{Access, Transport, send_patiently},
 };
@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) struct Salvage {
-    events: EventSink,
+    answer: PromisedEvent,
     revoked: CancellationToken,
     orphaned: watch::Receiver<bool>,
     /// The cell's message id.
@@ -35,7 +35,6 @@ pub(crate) struct Salvage {
     folder: Option<String>,
     /// Chunks of the files that the cell changed.
     file_chunks: Vec<ChunkHash>,
-    sent_end: bool,
 }
 
 impl Salvage {
@@ -43,13 +42,16 @@ impl Salvage {
         let cell = &job.submission.cell;
         let folder = cell.notebook_folder.as_ref();
         Self {
-            events: job.events.clone(),
+            answer: PromisedEvent::new(
+                job.events.clone(),
+                job.revoked.clone(),
+                salvaged(Err(messages::not_salvaged()), file_chunks.clone()),
+            ),
             revoked: job.revoked.clone(),
             orphaned: job.orphaned.clone(),
             message_id: cell.message_id.clone(),
             folder: folder.map(|folder| folder.path.clone()),
             file_chunks,
-            sent_end: false,
         }
     }
 
@@ -75,39 +77,29 @@ impl Salvage {
         access: Access,
     ) -> Option<Session> {
         let revoked = self.revoked.clone();
-        let salvaged = tokio::select! {
-            salvaged = salvage(&mut session, &self.message_id, patience, access) => salvaged,
+        let saved = tokio::select! {
+            saved = salvage(&mut session, &self.message_id, patience, access) => saved,
             () = revoked.cancelled() => return None,
         };
-        let folder = self.folder.take();
-        let state = salvaged.map(|(about, manifest)| {
+        let folder = self.folder;
+        let state = saved.map(|(about, manifest)| {
             let about = AboutState { folder, ..about };
             Box::new(SavedState { about, manifest })
         });
-        self.send(state);
+        self.answer.send(salvaged(state, self.file_chunks));
         Some(session)
-    }
-
-    fn send(&mut self, salvaged: Result<Box<SavedState>, RemoteError>) {
-        if !self.sent_end && !self.revoked.is_cancelled() {
-            let (state, error) = match salvaged {
-                Ok(state) => (Some(state), None),
-                Err(error) => (None, Some(error)),
-            };
-            let files = std::mem::take(&mut self.file_chunks);
-            self.events.send(JobEvent::Salvaged {
-                state,
-                files,
-                error,
-            });
-        }
-        self.sent_end = true;
     }
 }
 
-impl Drop for Salvage {
-    fn drop(&mut self) {
-        self.send(Err(messages::not_salvaged()));
+fn salvaged(state: Result<Box<SavedState>, RemoteError>, files: Vec<ChunkHash>) -> JobEvent {
+    let (state, error) = match state {
+        Ok(state) => (Some(state), None),
+        Err(error) => (None, Some(error)),
+    };
+    JobEvent::Salvaged {
+        state,
+        files,
+        error,
     }
 }
 
