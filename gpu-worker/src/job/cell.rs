@@ -295,12 +295,43 @@ impl Run<'_> {
     }
 
     fn on_message(&mut self, message: FromSession, job: &Job, cell: &Cell) -> Option<Ending> {
+        match message {
+            FromSession::Ended { .. } => self.limits.on_code_ended(),
+            FromSession::Published { output } => self.outputs.push(output),
+            FromSession::InputWanted {
+                question: number,
+                prompt,
+                password,
+                ..
+            } => {
+                let asked = Question::Input {
+                    number,
+                    prompt,
+                    password,
+                };
+                self.outputs.ask(asked, job);
+            }
+            FromSession::NamesWanted { names, .. }
+                if matches!(self.phase, Phase::Running { .. }) =>
+            {
+                self.outputs.ask(Question::Names(names), job);
+            }
+            message => return self.on_step(message, cell),
+        }
+        None
+    }
+
+    /// A message that ends a phase.
+    fn on_step(&mut self, message: FromSession, cell: &Cell) -> Option<Ending> {
         match (message, std::mem::replace(&mut self.phase, Phase::Over)) {
-            (FromSession::Started { .. }, Phase::Applying { ledger }) => self.on_started(ledger),
+            (FromSession::Started { .. }, Phase::Applying { ledger }) => {
+                self.on_started(ledger);
+                None
+            }
             (
                 FromSession::Refused { error, .. },
                 phase @ (Phase::Applying { .. } | Phase::Running { .. }),
-            ) => return Some(self.on_refused(error, &phase)),
+            ) => Some(self.on_refused(error, &phase)),
             (
                 FromSession::Finished {
                     outcome,
@@ -314,44 +345,15 @@ impl Run<'_> {
             ) => {
                 self.session.keeps = keeps;
                 self.ran_since(since);
-                return self.on_finished((outcome, error), (state, ledger), deferred_bytes);
-            }
-            (FromSession::Ended { .. }, phase) => {
-                self.phase = phase;
-                self.limits.on_code_ended();
-            }
-            (FromSession::Published { output }, phase) => {
-                self.phase = phase;
-                self.outputs.push(output);
-            }
-            (
-                FromSession::InputWanted {
-                    question,
-                    prompt,
-                    password,
-                    ..
-                },
-                phase,
-            ) => {
-                self.phase = phase;
-                let asked = Question::Input {
-                    number: question,
-                    prompt,
-                    password,
-                };
-                self.outputs.ask(asked, job);
-            }
-            (FromSession::NamesWanted { names, .. }, phase @ Phase::Running { .. }) => {
-                self.phase = phase;
-                self.outputs.ask(Question::Names(names), job);
+                self.on_finished((outcome, error), (state, ledger), deferred_bytes)
             }
             (unexpected, phase) => {
                 self.phase = phase;
                 let kind = unexpected.kind();
                 tracing::warn!(cell.message_id, kind, "A session is out of step");
+                None
             }
         }
-        None
     }
 
     fn on_started(&mut self, ledger: Ledger) {
