@@ -40,12 +40,16 @@ pub(crate) fn find_full(
     }
 }
 
-/// Chooses sessions without a cell that leave the GPU, least recently used first. If there is none, and none is
-/// about to leave, further requests of `id` are refused.
+/// Chooses sessions without a cell that leave the GPU, least recently used first, once those chosen before have had
+/// time to leave. If there is none, and none is about to leave, further requests of `id` are refused.
 fn choose(state: &mut State, id: SessionId, missing: u64, actions: &mut Vec<Action>) {
     let now = state.now;
+    let patience = match any_leaves(state) {
+        true => state.settings.drain_limit,
+        false => state.settings.late,
+    };
     let released_at = state.shortage.released_at;
-    if released_at.is_some_and(|time| now - time < state.settings.late) {
+    if released_at.is_some_and(|time| now - time < patience) {
         return;
     }
     let mut idle: Vec<(Duration, SessionId)> = others_with_contexts(state, id)
@@ -75,8 +79,7 @@ fn despair(state: &mut State, id: SessionId, actions: &mut Vec<Action>) {
     let is_alone = others_with_contexts(state, id).next().is_none();
     let is_standstill =
         others_with_contexts(state, id).all(|(_, one)| one.used_at + limit <= state.now);
-    let is_leaving = |one: &Session| matches!(one.release, Release::Chosen | Release::Requested);
-    let any_leaves = state.sessions.values().any(is_leaving);
+    let any_leaves = any_leaves(state);
     let returns = state.sessions[&id].is_swapped_out();
     state.sessions.change(id, |session| {
         session.is_hopeless = !returns && (is_long || (is_alone && !any_leaves));
@@ -88,6 +91,11 @@ fn despair(state: &mut State, id: SessionId, actions: &mut Vec<Action>) {
             });
         }
     });
+}
+
+fn any_leaves(state: &State) -> bool {
+    let leaves = |one: &Session| matches!(one.release, Release::Chosen | Release::Requested);
+    state.sessions.values().any(leaves)
 }
 
 fn others_with_contexts(

@@ -20,7 +20,8 @@ pub struct Settings {
     pub swap_floor: f64,
     /// How many cells of the lowest level may compute together if all their memory fits.
     pub together: usize,
-    /// How long a session may take to finish its work in flight after a preemption.
+    /// How long a session may take to finish its work in flight after a preemption, and to leave the GPU before
+    /// another one is chosen as well.
     pub drain_limit: Duration,
     /// The slowest acceptable speed of a move, in bytes per second. A session that takes longer than that and
     /// `drain_limit` together is ended.

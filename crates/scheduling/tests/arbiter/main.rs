@@ -158,18 +158,22 @@ fn what_contexts_take_makes_others_move() {
 
 #[test]
 fn who_has_no_cell_leaves_the_gpu_when_contexts_take_too_much_of_it() {
-    let mut world = World::with_memory(16 * GB, 64 * GB).with_contexts_of(GB);
-    for session in 1..=8 {
-        let edit = session as f64;
-        world.add(session, script(session, &[cell(edit, 0.5, GB)]));
+    // Nobody else leaves while the first two take long to, unless they take far too long.
+    for (takes, released, longest) in [(0.0, 2, 8.0), (20.0, 2, 28.0), (1e4, 4, 48.0)] {
+        let mut world = World::with_memory(16 * GB, 64 * GB).with_contexts_of(GB);
+        for session in 1..=8 {
+            let mut idle = script(session, &[cell(session as f64, 0.5, GB)]);
+            idle.leaves_in = seconds(if session <= 2 { takes } else { 0.0 });
+            world.add(session, idle);
+        }
+        // 8 contexts and its own leave 7 GB.
+        world.add(9, script(9, &[cell(60.0, 1.0, 9 * GB)]));
+        world.run();
+        assert_eq!(world.told.responses.len(), 9);
+        assert!(world.told.released.iter().copied().eq(1..=released));
+        assert!(world.told.refused.is_empty());
+        assert!(response(&world, 9) < longest, "{:?}", world.told.responses);
     }
-    // 8 contexts and its own leave 7 GB.
-    world.add(9, script(9, &[cell(60.0, 1.0, 9 * GB)]));
-    world.run();
-    assert_eq!(world.told.responses.len(), 9);
-    assert_eq!(world.told.released, [1, 2]);
-    assert!(world.told.refused.is_empty());
-    assert!(response(&world, 9) < 8.0, "{:?}", world.told.responses);
 }
 
 #[test]
@@ -527,6 +531,7 @@ fn any_script() -> impl Strategy<Value = Script> {
                 can_sleep,
                 host_limit,
                 dies_at,
+                ..Script::default()
             },
         )
 }

@@ -25,6 +25,8 @@ pub(crate) struct Script {
     pub(crate) held: u64,
     /// Its context leaves the GPU on request; otherwise its process ends.
     pub(crate) can_sleep: bool,
+    /// How long it takes to leave the GPU on request.
+    pub(crate) leaves_in: Duration,
     /// How much host memory it may use by its own limits.
     pub(crate) host_limit: Option<u64>,
     /// Its process ends at this time.

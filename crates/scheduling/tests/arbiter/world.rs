@@ -494,14 +494,15 @@ impl World {
                 let session = &self.sessions[&id];
                 let next = session.script.cells.get(session.next_cell);
                 let stirs = next.is_none_or(|cell| cell.grow == 0);
+                let leaves_at = self.now + session.script.leaves_in;
                 if session.script.can_sleep {
                     if stirs {
                         // A thread that keeps running between cells.
                         self.enter(self.now, Happening::Wants(id));
                     }
-                    self.enter(self.now, Happening::Sleeps(id));
+                    self.enter(leaves_at, Happening::Sleeps(id));
                 } else {
-                    self.enter(self.now, Happening::Dies(id));
+                    self.enter(leaves_at, Happening::Dies(id));
                 }
             }
         }
