@@ -15,7 +15,13 @@ use nix::{
     },
     unistd::{Pid, SysconfVar, sysconf},
 };
-use std::{collections::HashSet, fs, io::ErrorKind, path::Path};
+use std::{
+    collections::HashSet,
+    fs,
+    io::ErrorKind,
+    thread,
+    time::{Duration, Instant},
+};
 
 /// The variable that identifies the session to which a process belongs.
 pub(crate) const MARK: &str = "BATON_SESSION";
@@ -46,17 +52,28 @@ pub(crate) fn interrupt(kernel: Pid) {
     signalled(killpg(kernel, Signal::SIGINT));
 }
 
+/// How long to wait for processes that are being replaced by other programs.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Kills the kernel and all processes that it has started, except those in `spared`. Returns when the signals are sent.
 pub(crate) fn end_all(kernel: Pid, mark: &str, spared: &[Pid]) {
     kill_tree(kernel.as_raw().cast_unsigned());
     signalled(killpg(kernel, Signal::SIGKILL));
     let mut left_alone = HashSet::from([kernel]);
     left_alone.extend(spared);
-    // While a process is replaced by another program, it has no environment, so a single look may miss it.
-    for _ in 0..2 {
-        let others: Vec<_> = marked(mark).difference(&left_alone).copied().collect();
+    let until = Instant::now() + PATIENCE;
+    for look in 1.. {
+        let (marked, is_complete) = marked(mark);
+        let others: Vec<_> = marked.difference(&left_alone).copied().collect();
+        let is_last = look > 1 && is_complete && others.is_empty();
         left_alone.extend(&others);
         end_children(others);
+        if is_last || Instant::now() > until {
+            return;
+        }
+        if !is_complete {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -245,28 +262,48 @@ fn children(parent: Pid) -> Vec<Pid> {
 
 /// Whether the process was started by the session with this mark.
 pub(crate) fn is_marked(process: Pid, mark: &str) -> bool {
-    let folder = format!("/proc/{process}");
-    has_entry(folder.as_ref(), format!("{MARK}={mark}").as_bytes())
+    let environment = fs::read(format!("/proc/{process}/environ"));
+    environment.is_ok_and(|environment| has_mark(&environment, mark))
 }
 
-/// Every process of this user with the mark in the environment that it was started with.
-fn marked(mark: &str) -> HashSet<Pid> {
+/// Every process of this user with the mark in the environment that it was started with, and whether these are all:
+/// while a process is replaced by another program, it has no environment.
+fn marked(mark: &str) -> (HashSet<Pid>, bool) {
+    let (mut found, mut is_complete) = (HashSet::new(), true);
+    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(number) = process.file_name().to_str().and_then(pid) else {
+            continue;
+        };
+        let environment = fs::read(process.path().join("environ"));
+        let Ok(environment) = environment else {
+            continue;
+        };
+        if has_mark(&environment, mark) {
+            found.insert(number);
+        } else if environment.is_empty() && is_being_replaced(number) {
+            is_complete = false;
+        }
+    }
+    (found, is_complete)
+}
+
+fn has_mark(environment: &[u8], mark: &str) -> bool {
     let entry = format!("{MARK}={mark}");
-    let Ok(processes) = fs::read_dir("/proc") else {
-        return HashSet::new();
-    };
-    processes
-        .flatten()
-        .filter_map(|process| {
-            let number = pid(process.file_name().to_str()?)?;
-            has_entry(&process.path(), entry.as_bytes()).then_some(number)
-        })
-        .collect()
+    let mut entries = environment.split(|byte| *byte == 0);
+    entries.any(|found| found == entry.as_bytes())
 }
 
-fn has_entry(process: &Path, entry: &[u8]) -> bool {
-    fs::read(process.join("environ"))
-        .is_ok_and(|text| text.split(|byte| *byte == 0).any(|found| found == entry))
+/// Whether a process that had no environment is being replaced by another program. A program that was started without
+/// one is not, nor is a process that has ended, nor a thread of the system.
+fn is_being_replaced(process: Pid) -> bool {
+    let stat = fs::read(format!("/proc/{process}/stat")).unwrap_or_default();
+    let stat = String::from_utf8_lossy(&stat);
+    // The third field follows the name; proc_pid_stat(5) numbers them.
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3).copied().unwrap_or("0");
+    let (address_space, start, end) = (field(23), field(50), field(51));
+    address_space != "0" && (end == "0" || start != end)
 }
 
 fn pid(text: &str) -> Option<Pid> {
@@ -280,7 +317,6 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::os::unix::process::CommandExt;
     use std::process::{Child, Command, Stdio};
-    use std::time::{Duration, Instant};
 
     /// Starts a shell, and returns when the script has printed a line.
     fn shell(script: &str, mark: &str) -> Child {
@@ -309,9 +345,13 @@ mod tests {
     }
 
     fn await_none_marked(mark: &str) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !marked(mark).is_empty() {
-            assert!(Instant::now() < deadline, "processes are left");
+        eventually(|| marked(mark).0.is_empty());
+    }
+
+    fn eventually(mut condition: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !condition() {
+            assert!(Instant::now() < deadline, "it does not happen");
             std::thread::yield_now();
         }
     }
@@ -339,9 +379,54 @@ mod tests {
         let kernel = pid_of(&child);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(!marked(&mark("orphan")).is_empty());
+        assert!(!marked(&mark("orphan")).0.is_empty());
         end_all(kernel, &mark("orphan"), &[]);
         await_none_marked(&mark("orphan"));
+    }
+
+    /// A script that replaces its process again and again, for as long as this process lives. It needs itself in the
+    /// variable `again`.
+    fn again() -> String {
+        format!("kill -0 {} && exec sh -c \"$again\"", std::process::id())
+    }
+
+    #[test]
+    fn orphans_that_are_replaced_again_and_again_end_too() {
+        let orphans = "setsid sh -c \"$again\" & ".repeat(8);
+        let script = format!(
+            "export again='{}'; {orphans} echo ready; read line",
+            again()
+        );
+        let mut child = shell(&script, &mark("again"));
+        let kernel = pid_of(&child);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        end_all(kernel, &mark("again"), &[]);
+        await_none_marked(&mark("again"));
+    }
+
+    #[test]
+    fn a_process_is_waited_for_only_while_it_is_being_replaced() {
+        let start = |script: &str| {
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", script]).env_clear();
+            command
+        };
+        let mut replaced = start(&again()).env("again", again()).spawn().unwrap();
+        let mut without = start("exec /bin/sleep 60").spawn().unwrap();
+        let mut ended = start("exit").spawn().unwrap();
+        let is_waited_for = |child: &Child| {
+            let environment = fs::read(format!("/proc/{}/environ", child.id()));
+            environment.is_ok_and(|environment| environment.is_empty())
+                && is_being_replaced(pid_of(child))
+        };
+        eventually(|| is_waited_for(&replaced));
+        eventually(|| !is_waited_for(&without) && !is_waited_for(&ended));
+        for child in [&mut replaced, &mut without] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        ended.wait().unwrap();
     }
 
     #[test]
