@@ -236,7 +236,7 @@ impl Driver {
         call!(self, "cuStreamDestroy", stream => usize)
     }
 
-    /// How many calls this process has made to the driver.
+    /// How many calls this thread has made to the driver.
     #[must_use]
     pub fn calls(&self) -> u64 {
         let address = self.export("baton_test_gpu_calls");

@@ -24,7 +24,7 @@ use std::{
     path::Path,
     sync::{
         Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst},
     },
     time::Instant,
 };
@@ -61,12 +61,9 @@ static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 /// The fatal error that every call returns from now on; 0 if there is none.
 pub(crate) static STICKY: AtomicI32 = AtomicI32::new(0);
 
-/// How many calls this process has made.
-static CALLS: AtomicU64 = AtomicU64::new(0);
-
 #[unsafe(no_mangle)]
 pub extern "C" fn baton_test_gpu_calls() -> u64 {
-    CALLS.load(SeqCst)
+    CALLS.get()
 }
 
 pub(crate) fn is_initialized() -> bool {
@@ -115,7 +112,7 @@ static FAULTS: LazyLock<Mutex<Vec<(String, u32, Code)>>> = LazyLock::new(|| {
 
 /// The code that a call returns without doing anything, if any; a requested fault may be a false success.
 pub(crate) fn refusal(name: &str) -> Option<Code> {
-    CALLS.fetch_add(1, SeqCst);
+    CALLS.set(CALLS.get() + 1);
     if !is_initialized() {
         return Some(NOT_INITIALIZED);
     }
@@ -178,6 +175,8 @@ pub(crate) fn fault(name: &str) -> Option<Code> {
 }
 
 thread_local! {
+    /// How many calls this thread has made.
+    static CALLS: Cell<u64> = const { Cell::new(0) };
     /// Never dropped, because libraries still free their objects while a thread ends.
     pub(crate) static CONTEXTS: RefCell<ManuallyDrop<Vec<usize>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
     /// 0: a capture in any thread forbids unsafe calls; 1: only one in this thread does; 2: none does.

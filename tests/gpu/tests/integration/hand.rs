@@ -109,8 +109,12 @@ impl Hand {
         self.stream.shutdown(Shutdown::Both).unwrap();
     }
 
+    /// Waits until the process has returned the last lease. It may have returned earlier ones by itself.
     pub(crate) fn until_yielded(&self) {
-        self.until(|message| matches!(message, FromSession::Yielded { .. }));
+        let last = self.leases.lock().unwrap().epoch;
+        self.until(
+            |message| matches!(message, FromSession::Yielded { epoch, .. } if epoch == last),
+        );
     }
 
     /// All further messages, until the process closes the connection or falls silent.
