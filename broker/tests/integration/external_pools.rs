@@ -2,7 +2,9 @@
 
 use crate::{
     api::{answer, get, problem, read},
-    harness::{Broker, FakeProxy, FakeWorker, MONITOR_TOKEN, POOL_TOKEN, Rules, started, within},
+    harness::{
+        Broker, FakeProxy, FakeWorker, MONITOR_TOKEN, PATIENCE, POOL_TOKEN, Rules, started, within,
+    },
 };
 use baton_broker::{Person, Role};
 use baton_protocol::{
@@ -67,7 +69,7 @@ async fn until(broker: &Broker, wanted: u32, processes: u32) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let reached = tokio::time::timeout(Duration::from_secs(10), reached).await;
+    let reached = tokio::time::timeout(PATIENCE, reached).await;
     assert!(reached.is_ok(), "expected {wanted} and {processes}: {last}");
 }
 

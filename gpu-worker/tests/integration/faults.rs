@@ -52,9 +52,9 @@ async fn an_interrupt_ends_the_cell_and_its_state_comes_back() {
 #[tokio::test]
 async fn an_interrupted_cell_may_take_longer_to_return_its_changes() {
     let mut worker =
-        Worker::start_with(|config| config.cancel_grace = Duration::from_secs(2)).await;
+        Worker::start_with(|config| config.cancel_grace = Duration::from_secs(10)).await;
     let mut notebook = Notebook::new();
-    let (job, _) = waiting_cell(&mut worker, &mut notebook, "packing_seconds = 3").await;
+    let (job, _) = waiting_cell(&mut worker, &mut notebook, "packing_seconds = 11").await;
     worker.line.send(ToWorker::Cancel { job }).await;
     let ran = worker.until_finished(job).await;
     assert_eq!(ran.outcome, Outcome::Cancelled);

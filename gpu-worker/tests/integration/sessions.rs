@@ -8,7 +8,7 @@ use baton_protocol::{
 };
 use std::{
     os::unix::fs::PermissionsExt,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 const PID: &str = "import os; pid = os.getpid()";
@@ -124,13 +124,18 @@ async fn notebooks_run_side_by_side() {
 #[tokio::test]
 async fn a_worker_that_leaves_lets_cells_end_and_leaves_nothing_behind() {
     let mut worker = Worker::start().await;
-    let code = "import os, subprocess, time\npid = os.getpid()\n\
-                child = subprocess.Popen(['setsid', 'sleep', '600']).pid\n\
-                print('ready', flush=True)\ntime.sleep(0.5)";
-    let submission = Notebook::new().cell(code);
+    let gate = worker.folder.path().join("gate");
+    let code = format!(
+        "import os, subprocess, time\npid = os.getpid()\n\
+         child = subprocess.Popen(['setsid', 'sleep', '600']).pid\n\
+         print('ready', flush=True)\n\
+         while not os.path.exists({gate:?}): time.sleep(0.01)"
+    );
+    let submission = Notebook::new().cell(&code);
     let job = worker.begin(submission).await;
     worker.ask_to_leave(Stop::WhenCellsEnd);
     while worker.line.receive().await != (FromWorker::Drain {}) {}
+    std::fs::write(gate, "").unwrap();
     let ran = worker.until_finished(job).await.ok();
     let (kernel, child) = (number(&ran.value("pid")), number(&ran.value("child")));
     let run_folder = worker.folder.path().join("run");
@@ -182,12 +187,21 @@ async fn cells_end_with_the_grace_of_their_worker() {
     check_stopped(worker, job).await;
 }
 
-/// The session has two thirds of this time to start.
-const LIFE: Duration = Duration::from_secs(16);
+/// For a worker whose time ends. Its session has two thirds of this to start, so it is longer on a busy machine.
+async fn life() -> Duration {
+    let since = Instant::now();
+    let mut worker = Worker::start().await;
+    worker.run(Notebook::new().cell("")).await.ok();
+    let took = since.elapsed();
+    worker.ask_to_leave(Stop::Now);
+    worker.gone().await.unwrap();
+    (20 * took).clamp(Duration::from_secs(16), Duration::from_secs(60))
+}
 
 #[tokio::test]
 async fn a_worker_whose_time_ends_says_so_in_its_cells_and_leaves() {
-    let leaves_at = SystemTime::now() + LIFE;
+    let life = life().await;
+    let leaves_at = SystemTime::now() + life;
     let mut worker = Worker::start_with(|config| config.leaves_at = Some(leaves_at)).await;
     let job = begin_endless(&mut worker).await;
     let ran = worker.until_finished(job).await;
@@ -203,9 +217,10 @@ async fn a_worker_whose_time_ends_says_so_in_its_cells_and_leaves() {
 /// Batch systems announce the end of a job's time with the signal that also means a preemption.
 #[tokio::test]
 async fn a_worker_that_is_asked_to_leave_when_its_time_ends_uses_the_rest_of_it() {
-    let leaves_at = SystemTime::now() + LIFE;
+    let life = life().await;
+    let leaves_at = SystemTime::now() + life;
     // In the last half of the worker's own life, and before it begins to leave by itself.
-    let late = leaves_at - LIFE * 3 / 8;
+    let late = leaves_at - life * 3 / 8;
     let mut worker = Worker::start_with(|config| {
         config.leaves_at = Some(leaves_at);
         config.stop_grace = Some(Duration::ZERO);
