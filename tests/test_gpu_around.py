@@ -21,7 +21,7 @@ def test_the_process_around_the_cell(kernel: Kernel) -> None:
 
 def test_a_limit_keeps_what_was_done(kernel: Kernel) -> None:
     kernel.run("import time; steps = []").ok()
-    result = kernel.run("%%gpu --timeout 1s\nwhile True:\n    steps.append(1)\n    time.sleep(0.2)")
+    result = kernel.run("%%gpu --timeout 1s\nsteps.append(1)\nwhile True:\n    steps.append(1)\n    time.sleep(0.2)")
     assert result.reply["ename"] == "CellTimeout"
     said = result.plain_traceback
     assert "Stopped after 1 s, the limit of this cell. Its changes so far are in your notebook" in said

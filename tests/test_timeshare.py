@@ -227,7 +227,7 @@ def test_a_session_has_one_of_several_gpus_and_waits_for_nobody_on_another(
     first, second = notebook(), notebook()
     assert first.gpu(SHOW_GPU).ok().stdout == f"{FIRST}\n"
     endless = first.begin(
-        "%%gpu --timeout 20s\nimport card\ncard.launch('forever')\nprint('begun')\ncard.call('cuCtxSynchronize')",
+        "%%gpu\nimport card\ncard.launch('forever')\nprint('begun')\ncard.call('cuCtxSynchronize')",
         stop_on_error=False,
     )
     endless.wait_for_text("begun")

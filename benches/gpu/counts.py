@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import struct
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +22,7 @@ from programs import against
 
 import measuring  # isort: skip
 from end_to_end.gpu_programs import gpu_program  # isort: skip
-from end_to_end.timeshare import timeshare  # isort: skip
+from end_to_end.timeshare import Timeshare, timeshare  # isort: skip
 
 CARD_BYTES = 64 << 20
 LINK = 50e9
@@ -34,8 +36,8 @@ ROUNDS = 10
 PATIENCE_SECONDS = 60
 # With a quantum, the worker's end waits long enough for programs that return memory.
 QUANTUM_MS = 30
-# Long enough for any allocation on a busy machine.
-LONG_KERNEL = "sleep_2000ms"
+# A number in the card's file: while it is not 0, kernels of the name `held` do not end.
+HELD = 488
 HOST_LACKS_BYTES = 8 << 20
 OUT_OF_MEMORY = 2
 
@@ -103,8 +105,9 @@ def hand_overs(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder:
             for name in names:
                 does(f"allocate {name} {BUFFER_BYTES}")
                 does(f"set {name} 1")
-        for session in (1, 2):
-            ends.usage(session)
+        # What left before the first round is counted now.
+        wait_for(ends, 1, "moved_bytes", 2 * each - CARD_BYTES)
+        ends.usage(2)
         for _ in range(ROUNDS):
             for does in (first, second):
                 for name in names:
@@ -153,10 +156,11 @@ def unused_memory(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], fold
             program(folder, client, ends.environment(2)) as second,
         ):
             first(f"allocate live {live}")
-            first("set live 1")
             first(f"allocate held {held}")
             if is_returned:
                 first("free-when-asked held")
+            # Gets a turn, so the worker's end knows by now what the program can free.
+            first("set live 1")
             second(f"allocate a {needed}")
             second("set a 1")
             assert (first("check live"), second("check a")) == ("right", "right")
@@ -172,12 +176,32 @@ def allocation_beside_a_kernel(
     with timeshare(1, CARD_BYTES, CARD_BYTES) as ends:
         for how, extra in (("alone", {}), ("in turns", ends.environment(1))):
             with program(folder, client, extra) as does:
-                does(f"launch {LONG_KERNEL} 1")
-                does(f"allocate a {BUFFER_BYTES}")
-                waits.append(does("is-done") == "true")
+                with long_kernels(folder):
+                    does("launch held 1")
+                    does(f"allocate a {BUFFER_BYTES}")
+                    waits.append(does("is-done") == "true")
                 does("synchronize")
             rows[f"cuMemAlloc beside a long kernel, {how}"] = {"waits": in_words(waits[-1])}
     verdict["cuMemAlloc calls in turns that wait for a kernel"] = against(int(waits[1]), 0, not waits[1])
+
+
+@contextlib.contextmanager
+def long_kernels(folder: str) -> Iterator[None]:
+    """Kernels of the name `held` end with this context, or after longer than any allocation takes on a busy machine."""
+    let_go = threading.Timer(PATIENCE_SECONDS, hold, (folder, 0))
+    hold(folder, 1)
+    let_go.start()
+    try:
+        yield
+    finally:
+        let_go.cancel()
+        hold(folder, 0)
+
+
+def hold(folder: str, number: int) -> None:
+    with (Path(folder) / "card").open("r+b") as card:
+        card.seek(8 * HELD)
+        card.write(struct.pack("<Q", number))
 
 
 def full_host(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str, client: str) -> None:
@@ -248,11 +272,17 @@ def two_programs(folder: str, client: str, each: int, *, pins_ahead: bool) -> It
         for does in (first, second):
             does(f"allocate a {each}")
             does("set a 1")
-        ahead, until = 0, time.monotonic() + PATIENCE_SECONDS
-        while pins_ahead and ahead < 2 * each - CARD_BYTES:
-            ahead += ends.usage(2)["pinned_ahead_bytes"]
-            assert time.monotonic() < until, f"{ahead} bytes have places"
+        if pins_ahead:
+            wait_for(ends, 2, "pinned_ahead_bytes", 2 * each - CARD_BYTES)
         yield ends, first, second
+
+
+def wait_for(ends: Timeshare, session: int, what: str, needed: int) -> None:
+    """Until the worker's end has counted this many bytes."""
+    counted, until = 0, time.monotonic() + PATIENCE_SECONDS
+    while counted < needed:
+        counted += ends.usage(session)[what]
+        assert time.monotonic() < until, f"{what}: {counted} of {needed}"
 
 
 @contextlib.contextmanager
