@@ -171,12 +171,13 @@ def scheduler(course: Course, folder: Path) -> Iterator[httpx.Client]:
         command = [sys.executable, "-m", "jupyter_server", *options, f"--IdentityProvider.token={SERVER_TOKEN}"]
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
     try:
-        address = wait_until(lambda: address_of(place), "the server listens", seconds=60)
-        with httpx.Client(base_url=address, headers={"Authorization": f"token {SERVER_TOKEN}"}) as client:
+        address = wait_until(lambda: address_of(place), "the server listens")
+        headers = {"Authorization": f"token {SERVER_TOKEN}"}
+        with httpx.Client(base_url=address, headers=headers, timeout=60) as client:
             yield client
     finally:
         server.terminate()
-        server.wait(timeout=30)
+        server.wait(timeout=60)
 
 
 def test_a_scheduled_notebook_runs_on_the_gpus_of_the_course(course: Course) -> None:
@@ -198,7 +199,7 @@ def test_a_scheduled_notebook_runs_on_the_gpus_of_the_course(course: Course) -> 
         assert made.is_success, made.text
         url = f"scheduler/jobs/{made.json()['job_id']}"
         ended = {"COMPLETED", "FAILED"}  # a job that has not begun is STOPPED
-        wait_until(lambda: client.get(url).json()["status"] in ended, "the job has ended", seconds=90)
+        wait_until(lambda: client.get(url).json()["status"] in ended, "the job has ended")
         told = client.get(url).json()
         assert told["status"] == "COMPLETED", told
     # The scheduler's page downloads the result from there.

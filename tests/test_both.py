@@ -127,7 +127,7 @@ def test_how_it_is_written(kernel: Kernel) -> None:
         assert said in kernel.run(wrong).stderr
     assert "before the next %%gpu cell" in kernel.run("%both").ok().stdout
     assert kernel.client.complete("%%bot")
-    reply = kernel.client.get_shell_msg(timeout=20)["content"]
+    reply = kernel.client.get_shell_msg(timeout=60)["content"]
     assert reply["matches"] == ["%%both"]
 
 

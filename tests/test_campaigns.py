@@ -16,7 +16,6 @@ WORDS = 10
 
 
 @pytest.mark.root("fill disks and lose packets")
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_campaign(seed: int) -> None:
     findings = run(Campaign(seed, cells=32))

@@ -11,8 +11,8 @@ import pytest
 import zmq
 from end_to_end import Kernel, wait_until
 from end_to_end.background import Gate
+from end_to_end.kernel import kernel_manager
 from end_to_end.results import Result
-from jupyter_client.manager import KernelManager
 from jupyter_client.session import Session
 
 BOTH = pytest.mark.parametrize("front", ["", "%%gpu\n"], ids=["ordinary", "gpu"])
@@ -250,9 +250,7 @@ def test_breakpoints(new_kernel: Callable[..., Kernel]) -> None:
 
 
 def test_sockets_instead_of_ports(place: Any) -> None:
-    manager = KernelManager(kernel_name="baton", transport="ipc", ip=str(place.folder / "ipc"))
-    manager.start_kernel(env=place.environment, cwd=str(place.work))
-    kernel = Kernel(manager, place)
+    kernel = Kernel.start(place, transport="ipc")
     try:
         assert kernel.run("1 + 1").ok().value == "2"
         assert kernel.gpu("print('there')\n1 + 2").ok().outputs == [("stdout", "there\n"), ("execute_result", "3")]
@@ -263,7 +261,7 @@ def test_sockets_instead_of_ports(place: Any) -> None:
 @pytest.mark.parametrize("settings", [{"signature_scheme": "hmac-sha512"}, {"key": b""}], ids=["sha512", "unsigned"])
 def test_other_signatures(place: Any, settings: dict[str, Any]) -> None:
     """Clients refuse messages that are signed with another scheme than they requested."""
-    manager = KernelManager(kernel_name="baton", session=Session(**settings))
+    manager = kernel_manager(session=Session(**settings))
     manager.start_kernel(env=place.environment, cwd=str(place.work))
     kernel = Kernel(manager, place)
     try:

@@ -63,7 +63,7 @@ def run(place: Place, *arguments: str | Path) -> subprocess.CompletedProcess[str
 def test_nbclient_and_nbval(place: Place, notebook: Path) -> None:
     """nbval compares the cells' output with their earlier output."""
     executed = nbformat.read(notebook, as_version=4)
-    NotebookClient(executed, timeout=60, resources={"metadata": {"path": str(notebook.parent)}}).execute()
+    NotebookClient(executed, timeout=300, resources={"metadata": {"path": str(notebook.parent)}}).execute()
     nbformat.write(executed, notebook)
     check(shown_in(notebook))
     result = run(place, "-m", "pytest", "--nbval", "-p", "no:cacheprovider", "--rootdir", notebook.parent, notebook)

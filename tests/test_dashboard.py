@@ -35,7 +35,7 @@ def browser() -> Iterator[Browser]:
 def sign_in(context: BrowserContext, room: Classroom, name: str) -> Page:
     """Fails later if the page logs errors, or requests another host."""
     page = context.new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(60_000)
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: complaints.extend([request.url] * (not request.url.startswith(room.address))))

@@ -89,7 +89,7 @@ def check_told(service: Service, new_kernel: Callable[..., Kernel], what: str, h
     """The notebook, commands, the doctor and the worker's log say what is wrong and what to do."""
     kernel = service.kernel(new_kernel)
     kernel.run("values = [1]").ok()
-    result = kernel.gpu("values.append(2)", seconds=30)
+    result = kernel.gpu("values.append(2)")
     assert result.error is not None
     status = run_binary(service.place, "status", **service.access)
     doctor = run_binary(service.place, "doctor", **service.access)

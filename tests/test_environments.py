@@ -91,7 +91,7 @@ class Class:
 
     def wait_until_ready(self, *names: str) -> None:
         for name in names:
-            wait_until(lambda name=name: self.state(name) == "ready", f"{name} is ready", seconds=60)  # type: ignore[misc]
+            wait_until(lambda name=name: self.state(name) == "ready", f"{name} is ready")  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_the_first_session_of_an_environment_finds_its_libraries_loaded(course: 
     lock = wheels.lock(course.folder / "course-one.txt", pandas="3.0", course_tool="1.0")
     worker = course.start_worker(f'[environment.one]\nlock = "{lock}"')
     said = "Sessions start with these libraries loaded: pandas"
-    wait_until(lambda: said in course.service.log(worker), "the library is loaded", seconds=60)
+    wait_until(lambda: said in course.service.log(worker), "the library is loaded")
     notebook = course.notebook("one")
     assert notebook.gpu("import pandas\nprint(pandas.VERSION)").ok().stdout == "3.0\n"
     session = psutil.Process(notebook.session_pid)
@@ -134,7 +134,7 @@ def test_cells_of_courses_run_side_by_side_in_their_environments(course: Class, 
     wait = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)"
     cells = {name: notebook.begin(f"%%gpu\n{VERSION}\n{wait}") for name, notebook in notebooks.items()}
     for number, name in enumerate(names, start=1):
-        cells[name].wait_for_text(f"{number}.0", seconds=60)
+        cells[name].wait_for_text(f"{number}.0")
     gate.touch()
     for cell in cells.values():
         cell.finish().ok()
@@ -189,7 +189,7 @@ def test_a_lock_that_is_broken_is_no_failure_of_the_worker(course: Class, wheels
     course.start_worker(
         f'[environment.one]\nlock = "{course.folder / "one.txt"}"', f'[environment.two]\nlock = "{lock}"'
     )
-    wait_until(lambda: course.state("two") == "failed", "the build has failed", seconds=60)
+    wait_until(lambda: course.state("two") == "failed", "the build has failed")
     why = course.environments()["two"]["state"]["failed"]["reason"]
     assert why.startswith("uv could not install the lock: "), why
     assert "hash" in why.lower(), why
@@ -202,7 +202,7 @@ def test_a_lock_that_is_broken_is_no_failure_of_the_worker(course: Class, wheels
     told = waiting.wait_for(lambda result: line in "\n".join(result.notices), "the line says why")
     assert "a worker that offers the environment two" in "\n".join(told.notices)
     lock.write_text(whole)
-    waiting.wait_for_text("2.0", seconds=60)
+    waiting.wait_for_text("2.0")
     assert waiting.finish().ok().stdout == "2.0\n"
 
 
@@ -216,7 +216,7 @@ def test_a_build_that_was_killed_begins_anew_and_its_code_reaches_nothing(course
     section = f'[environment.two]\nlock = "{lock}"'
     name = course.start_worker(section)
 
-    wait_until(lambda: begun(builds), "the package's own code runs", seconds=60)
+    wait_until(lambda: begun(builds), "the package's own code runs")
     assert course.state("two") == "preparing"
     waiting = course.notebook("two").begin("%%gpu\nimport course_built\nprint(course_built.REACHED)")
     line = f"{name} is preparing two"
@@ -226,9 +226,9 @@ def test_a_build_that_was_killed_begins_anew_and_its_code_reaches_nothing(course
     for file in begun(builds):
         file.unlink()
     course.start_worker(section, name=name)
-    wait_until(lambda: begun(builds), "it is built anew", seconds=60)
+    wait_until(lambda: begun(builds), "it is built anew")
     go.touch()
-    waiting.wait_for_text("[", seconds=60)
+    waiting.wait_for_text("[")
     assert waiting.finish().ok().stdout == "[False, False]\n"
     assert not secret.with_name("secret.new").exists()
     assert [path.name for path in builds.glob("*/complete")] == ["complete"]
@@ -243,7 +243,7 @@ def test_of_two_workers_with_one_folder_one_builds(course: Class, wheels: Wheels
     builds = place.folder / "home/.cache/baton/environments"
     section = f'[environment.two]\nlock = "{lock}"'
     names = [course.start_worker(section)]
-    wait_until(lambda: begun(builds), "the first one builds", seconds=60)
+    wait_until(lambda: begun(builds), "the first one builds")
     names.append(course.start_worker(section))
     go.touch()
 
@@ -251,7 +251,7 @@ def test_of_two_workers_with_one_folder_one_builds(course: Class, wheels: Wheels
         workers = json.loads(course.run("workers", "--json").stdout)
         return [offered["state"] for worker in workers for offered in worker["machine"]["environments"]]
 
-    wait_until(lambda: states() == [{"ready": {}}] * 2, "both are ready", seconds=60)
+    wait_until(lambda: states() == [{"ready": {}}] * 2, "both are ready")
     said = "Building the environment two"
     assert [said in course.service.log(name) for name in names] == [True, False]
 
@@ -264,7 +264,7 @@ def test_a_full_disk_is_named_and_the_worker_goes_on(course: Class, wheels: Whee
     course.start_worker(
         f'[environment.two]\nlock = "{lock}"\n[worker]\nenvironments = "{disk}"', prefix=on_small_disk(disk), **sandbox
     )
-    wait_until(lambda: course.state("two") == "failed", "the build has failed", seconds=60)
+    wait_until(lambda: course.state("two") == "failed", "the build has failed")
     why = course.environments()["two"]["state"]["failed"]["reason"]
     assert why.startswith(f"The disk of {disk}/"), why
     assert why.endswith("is full hint: make room there, or name another folder"), why
@@ -278,7 +278,7 @@ def test_cells_find_the_system_of_an_image(course: Class, wheels: Wheels) -> Non
     course.start_worker(
         f'[environment.one]\nimage = "{root}"\npython = "{python}"', f'[environment.two]\nimage = "{root}"'
     )
-    wait_until(lambda: course.state("one") == "ready", "the image has run a cell", seconds=60)
+    wait_until(lambda: course.state("one") == "ready", "the image has run a cell")
     notebook = course.notebook("one")
     notebook.run("import numpy as np\nvalues = [1, 2]").ok()
     system = (
@@ -325,7 +325,7 @@ def test_the_same_environment_beside_the_notebook(course: Class, wheels: Wheels)
         return said.stdout
 
     there = re.compile(r"^two +3\.\d+ +1 of 1 ready +not installed$", re.MULTILINE)
-    wait_until(lambda: there.search(env("list")), "the broker has the lock", seconds=60)
+    wait_until(lambda: there.search(env("list")), "the broker has the lock")
     assert env("sync", "two", "--check", code=1) == (
         "The environment two is not installed here\nhint: run `baton env sync two`\n"
     )
@@ -351,7 +351,7 @@ def test_the_same_environment_beside_the_notebook(course: Class, wheels: Wheels)
 
     wheels.lock(lock, course_tool="3.0")
     outdated = re.compile(r"^two +3\.\d+ +1 of 1 ready +outdated$", re.MULTILINE)
-    wait_until(lambda: outdated.search(env("list")), "the new lock is built", seconds=60)
+    wait_until(lambda: outdated.search(env("list")), "the new lock is built")
     assert "The lock of two has changed" in env("sync", "two", "--check", code=1)
     result = notebook.gpu(f"{VERSION}\nthing.size").ok()
     assert (result.stdout, result.value) == ("3.0\n", "4")

@@ -12,8 +12,6 @@ from end_to_end import Place
 from end_to_end.results import Result
 from nbclient import NotebookClient
 
-pytestmark = pytest.mark.timeout(300)  # a whole notebook, on the CPU
-
 FOLDER = Path(__file__).parent.parent / "examples/notebooks"
 NAMES = [
     "01-first-gpu-cell",
@@ -44,7 +42,7 @@ def results_of(name: str, folder: Path, *, first_line: str = "", first: int = 0,
     for cell in [cell for cell in notebook.cells if cell.cell_type == "code"][first::step]:
         if not cell.source.startswith("%%gpu"):
             cell.source = first_line + cell.source
-    NotebookClient(notebook, timeout=100, resources={"metadata": {"path": str(folder)}}).execute()
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
     return [
         Result(cell.source, {}, [{"msg_type": output.output_type, "content": output} for output in cell.outputs])
         for cell in notebook.cells

@@ -112,7 +112,6 @@ def runs(place: Place, kernels: Path) -> Iterator[dict[str, Run]]:
         run.end()
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.package)
 def test_suite(suite: Suite, runs: dict[str, Run], place: Place, kernels: Path) -> None:
     passed, failed, said = runs[suite.package].result()

@@ -21,7 +21,7 @@ ENVIRONMENT = dict(os.environ)
 
 CARD_MIB = 256
 # Its programs have deadlines of their own.
-pytestmark = [pytest.mark.owner, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.owner
 
 
 def bench(results: Path, *arguments: str, **variables: str) -> dict[str, Any]:

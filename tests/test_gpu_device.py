@@ -137,34 +137,31 @@ def notebooks(service: Service, new_kernel: Callable[..., Kernel], **settings: s
     return lambda: service.kernel(new_kernel, folder=folder)
 
 
-@pytest.mark.timeout(300)
 def test_two_notebooks_have_more_than_the_card_and_each_finds_it_as_it_left_it(notebook: Callable[[], Kernel]) -> None:
     kernels = [notebook(), notebook()]
     for number, kernel in enumerate(kernels):
-        kernel.gpu(f"{CARD_BYTES.format(percent=55)}\naddress = card.allocate(size)", seconds=60).ok()
-        kernel.gpu(f"card.fill(address, size, {1000 * number})", seconds=120).ok()
+        kernel.gpu(f"{CARD_BYTES.format(percent=55)}\naddress = card.allocate(size)").ok()
+        kernel.gpu(f"card.fill(address, size, {1000 * number})").ok()
     for number, kernel in enumerate(kernels):
-        kernel.gpu(f"right = card.is_filled(address, size, {1000 * number})", seconds=120).ok()
+        kernel.gpu(f"right = card.is_filled(address, size, {1000 * number})").ok()
         assert kernel.evaluate("right") is True
 
 
-@pytest.mark.timeout(300)
 def test_what_a_session_left_on_the_card_is_not_found_by_the_next(notebook: Callable[[], Kernel]) -> None:
     secret = 0x5EC12E75
     pattern = f"({secret}).to_bytes(4, 'little') * 16"
     first = notebook()
-    first.gpu(f"{CARD_BYTES.format(percent=10)}\naddress = card.allocate(size)", seconds=60).ok()
+    first.gpu(f"{CARD_BYTES.format(percent=10)}\naddress = card.allocate(size)").ok()
     first.gpu(f"card.call('cuMemsetD32_v2', card.ctypes.c_uint64(address), {secret}, card.ctypes.c_size_t(size // 4))")
-    first.gpu(f"seen = card.is_left_there(address, size, {pattern})", seconds=120).ok()
+    first.gpu(f"seen = card.is_left_there(address, size, {pattern})").ok()
     assert first.evaluate("seen") is True
     first.shutdown()
     second = notebook()
-    second.gpu(f"{CARD_BYTES.format(percent=90)}\naddress = card.allocate(size)", seconds=60).ok()
-    second.gpu(f"seen = card.is_left_there(address, size, {pattern})", seconds=120).ok()
+    second.gpu(f"{CARD_BYTES.format(percent=90)}\naddress = card.allocate(size)").ok()
+    second.gpu(f"seen = card.is_left_there(address, size, {pattern})").ok()
     assert second.evaluate("seen") is False
 
 
-@pytest.mark.timeout(120)
 def test_a_session_under_landlock_copies_to_the_gpu_and_back(
     service: Service, new_kernel: Callable[..., Kernel]
 ) -> None:
@@ -172,7 +169,7 @@ def test_a_session_under_landlock_copies_to_the_gpu_and_back(
     service.start_worker(prefix=WITHOUT_USER_NAMESPACES, BATON_WORKER_SANDBOX="landlock")
     kernel = service.kernel(new_kernel)
     kernel.run("data = bytes(range(256)) * 4096").ok()
-    kernel.gpu(f"{COPY_ON_DEVICE}\nback = there_and_back(data)\ndel cuda", seconds=60).ok()
+    kernel.gpu(f"{COPY_ON_DEVICE}\nback = there_and_back(data)\ndel cuda").ok()
     assert kernel.evaluate("back == data") is True
 
 
@@ -203,12 +200,11 @@ del pynvml, gpu, memory, processes
 """
 
 
-@pytest.mark.timeout(120)
 def test_a_session_is_shown_its_own_memory_and_processes(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     notebook = notebooks(service, new_kernel, BATON_WORKER_GPU_MEMORY="8GiB")
     first, second = notebook(), notebook()
-    second.gpu("import card\naddress = card.allocate(512 << 20)", seconds=60).ok()
-    first.gpu(f"import card\n{SHOWN}", seconds=60).ok()
+    second.gpu("import card\naddress = card.allocate(512 << 20)").ok()
+    first.gpu(f"import card\n{SHOWN}").ok()
     assert first.evaluate("by_pynvml") == first.evaluate("(8 << 10, 64, [(mine, 64)])")
     # The driver itself reports the memory of its processes, contexts included.
     assert first.evaluate("(*by_nvidia_smi[:2], [pid for pid, _ in by_nvidia_smi[2]])") == first.evaluate(
@@ -238,20 +234,19 @@ LEFT_BYTES = 192 << 20
 """Less than a context takes."""
 
 
-@pytest.mark.timeout(180)
 def test_sessions_take_turns_on_a_gpu_with_room_for_one_context(notebook: Callable[[], Kernel]) -> None:
     """Another program fills the GPU, so that a session without a cell has to leave it completely."""
     first, second = notebook(), notebook()
     hold = "import card\naddress = card.allocate(card.PART)\ncard.fill(address, card.PART, {})"
-    first.gpu(hold.format(1), seconds=60).ok()
+    first.gpu(hold.format(1)).ok()
     with subprocess.Popen(
         [sys.executable, "-c", FILL, str(LEFT_BYTES)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout
         assert other.stdin
         assert other.stdout.readline() == "full\n"
-        second.gpu(hold.format(2), seconds=60).ok()
+        second.gpu(hold.format(2)).ok()
         for number, kernel in enumerate((first, second), 1):
-            kernel.gpu(f"right = card.is_filled(address, card.PART, {number})", seconds=60).ok()
+            kernel.gpu(f"right = card.is_filled(address, card.PART, {number})").ok()
             assert kernel.evaluate("right") is True
         other.stdin.close()

@@ -16,8 +16,6 @@ from end_to_end.lab import browser_page
 from end_to_end.waiting import wait_until
 from playwright.sync_api import expect
 
-pytestmark = pytest.mark.timeout(300)  # a Hub, its proxy, and a notebook server start one after the other
-
 STAFF = "access:services!service=baton"
 DOORS = ("/v1/jobs", "/v1/usage", "/v1/audit", "/metrics", "/", "/people.csv", "/live?of=now", "/status")
 
@@ -100,12 +98,12 @@ def test_a_notebook_servers_token_is_exchanged_for_one_that_opens_the_broker_onl
     # Her token opens nothing else, and the server's own token opens nothing here.
     api = f"{hub.url}/hub/api/user"
     for known, status in ((server_token_of_ada, 200), (token, 403)):
-        assert httpx.get(api, headers={"Authorization": f"token {known}"}).status_code == status
+        assert httpx.get(api, headers={"Authorization": f"token {known}"}, timeout=30).status_code == status
     for path in DOORS:
         assert ask(hub, server_token_of_ada, path).status_code == 401, path
     assert not opens_socket(hub, server_token_of_ada, "/v1/proxy")
-    assert httpx.post(f"{hub.broker_url}/sign-in", data={"token": server_token_of_ada}).status_code == 401
-    assert httpx.post(f"{hub.broker_url}/sign-in", data={"token": token}).status_code == 401
+    assert httpx.post(f"{hub.broker_url}/sign-in", data={"token": server_token_of_ada}, timeout=30).status_code == 401
+    assert httpx.post(f"{hub.broker_url}/sign-in", data={"token": token}, timeout=30).status_code == 401
     for other in (token, hub.new_token("ada", STAFF)["token"], SECRETS["baton"], hub.broker_token, "0" * 32):
         assert exchange(hub, other).status_code == 401
     # Neither the database of the broker nor its log contains it.
@@ -135,7 +133,7 @@ def test_who_sees_whom(hub: Hub, ada: Notebook, token_of_ada: str) -> None:
         assert ask(hub, token, f"/v1/jobs/{job}").status_code == sees_job, row
         assert ask(hub, token, "/metrics").status_code == reads_metrics, row
         change = {"json": {"message": "Hello"}, "headers": {"Authorization": f"Bearer {token}"}}
-        changed = httpx.post(f"{hub.broker_url}/v1/courses/ml101", **change)
+        changed = httpx.post(f"{hub.broker_url}/v1/courses/ml101", **change, timeout=30)
         assert changed.is_success == steers, (row, changed.text)
         assert opens_socket(hub, token, "/v1/proxy"), row
         assert not opens_socket(hub, token, "/v1/worker"), row
@@ -168,9 +166,9 @@ def test_wrong_and_foreign_tokens_get_in_nowhere(hub: Hub, token_of_ada: str) ->
         for path in ("/v1/proxy", "/v1/worker"):
             assert not opens_socket(hub, token, path), (what, path)
         cookie = {"Cookie": f"baton_signed_in={token or ''}; baton_token={token or ''}"}
-        assert httpx.get(f"{hub.broker_url}/status", headers=cookie).status_code == 401, what
+        assert httpx.get(f"{hub.broker_url}/status", headers=cookie, timeout=30).status_code == 401, what
         if token:
-            refused = httpx.get(f"{hub.broker_url}/", params={"token": token})
+            refused = httpx.get(f"{hub.broker_url}/", params={"token": token}, timeout=30)
             assert refused.status_code in (401, 429), what
             assert "set-cookie" not in refused.headers, what
             assert exchange(hub, token).status_code == 401, what
@@ -196,7 +194,8 @@ def test_a_token_that_runs_out_or_is_withdrawn_closes_what_it_opened(hub: Hub) -
 
 def test_a_sign_in_belongs_to_the_browser_that_began_it(hub: Hub) -> None:
     callback = f"{hub.pages}oauth_callback"
-    with hub.signed_in("eve") as eve, httpx.Client(follow_redirects=False, headers={"Accept": "text/html"}) as victim:
+    accept = {"Accept": "text/html"}
+    with hub.signed_in("eve") as eve, httpx.Client(follow_redirects=False, headers=accept, timeout=30) as victim:
         code = hub.code_for(eve, "baton")
         # Without a request, and with a state that does not belong to this browser.
         assert victim.get(callback, params={"code": code, "state": "s"}).status_code == 403
@@ -216,13 +215,13 @@ def test_a_sign_in_belongs_to_the_browser_that_began_it(hub: Hub) -> None:
         assert victim.get(hub.pages).status_code == 303
     # A redirect leads only to pages, and never to another host.
     for path in ("//elsewhere.example/", "job;x=1", "..%2f..%2fhub"):
-        with httpx.Client(headers={"Accept": "text/html"}) as client:
+        with httpx.Client(headers=accept, timeout=30) as client:
             answer = client.get(hub.pages + path)
             kept = answer.headers.get("set-cookie", "=.;")
             assert "elsewhere" not in kept.split(";")[0], kept
-    secure = {"Accept": "text/html", "X-Forwarded-Proto": "https"}
+    secure = accept | {"X-Forwarded-Proto": "https"}
     direct = f"{hub.broker_url}/services/baton/"
-    assert "Secure" in httpx.get(direct, headers=secure).headers["set-cookie"]
+    assert "Secure" in httpx.get(direct, headers=secure, timeout=30).headers["set-cookie"]
 
 
 def test_a_ta_signs_in_with_the_hub(hub: Hub, ada: Notebook, artefacts: Path) -> None:

@@ -234,7 +234,7 @@ def test_as_before_the_cell_says_what_becomes_of_files(
     cell = kernel.begin("%%gpu\nx = 2\nopen('killed', 'w').write('x')\nprint('ready', flush=True)\nwhile True: pass")
     cell.wait_for_text("ready")
     service.kill(worker)
-    killed = cell.finish(seconds=30)
+    killed = cell.finish()
     assert killed.error is not None
     check("killed", killed.stderr)
 
@@ -333,7 +333,7 @@ def try_random_cells(service: Service, new_kernel: Callable[..., Kernel], mirror
         end = fault(name, next(mirrors.rglob("mirror/work")), worker) if round_ % 2 == 0 else lambda: None
         kernel.client.input("go")
         try:
-            result = cell.finish(seconds=60)
+            result = cell.finish()
         finally:
             end()
         now, done = contents(work), contents(twin)

@@ -119,7 +119,7 @@ def inside(kernel: Kernel, go: Path) -> Cell:
         f"while not os.path.exists({str(go)!r}): time.sleep(0.02)\n"
         "y = x ^ 255"
     )
-    cell.wait_for_text("inside", seconds=60)
+    cell.wait_for_text("inside")
     return cell
 
 
@@ -134,7 +134,7 @@ def test_a_result_waits_for_a_store_that_is_killed(
     store.kill()
     go.touch()
     store.start()
-    cell.finish(seconds=120).ok()
+    cell.finish().ok()
     assert kernel.evaluate("int(y.sum(dtype='int64'))") == 255 * (64 << 20) - total
 
 
@@ -149,7 +149,7 @@ def test_a_result_waits_for_a_store_that_answers_late(
     go.touch()
     wait_until(lambda: objects(running, stored=False) > 0, "the worker has grants")
     store.resume()
-    cell.finish(seconds=120).ok()
+    cell.finish().ok()
     assert kernel.evaluate("bool((y == x ^ 255).all())") is True
 
 

@@ -98,7 +98,7 @@ def test_a_unit_starts_its_service_with_its_configuration(path: Path, place: Pla
         assert process.poll() is None, log.read_text()
     finally:
         process.terminate()
-        assert process.wait(timeout=20) == 0, log.read_text()
+        assert process.wait(timeout=60) == 0, log.read_text()
     made = {"baton-broker": "broker.db", "baton-chunks": "chunks"}
     if path.stem in made:
         assert (etc / "var/lib/baton" / made[path.stem]).exists()
@@ -152,7 +152,7 @@ class Listener:
         self.path = folder / "notify"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(self.path))
-        self._socket.settimeout(30)
+        self._socket.settimeout(60)
 
     def wait_for(self, line: str) -> None:
         while line not in self._socket.recv(4096).decode().splitlines():

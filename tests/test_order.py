@@ -29,7 +29,7 @@ def _busy_machine() -> Iterator[None]:
         yield
 
 
-@pytest.mark.timeout(CELLS)
+@pytest.mark.timeout(600 + CELLS)
 @pytest.mark.usefixtures("_busy_machine")
 def test_order_of_many_cells(kernel: Kernel) -> None:
     for first in range(0, CELLS, AT_ONCE):

@@ -141,12 +141,12 @@ def test_a_program_finds_the_same(new_kernel: Callable[..., Kernel], virtual: st
     stock, ours = (new_kernel(name, BATON_VIRTUAL_CUDA=virtual) for name in ("python3", "baton"))
     check(facts(stock), facts(ours), ACCEPTED)
     for kernel in (stock, ours):
-        kernel.run(LOAD, seconds=120).ok()
+        kernel.run(LOAD).ok()
     check(facts(stock), facts(ours), ACCEPTED | OF_LIBRARIES | (VIRTUAL if virtual == "on" else {}))
 
 
 def facts(kernel: Kernel) -> set[str]:
-    return set(json.loads(kernel.run(FACTS, seconds=120).ok().stdout))
+    return set(json.loads(kernel.run(FACTS).ok().stdout))
 
 
 def check(stock: set[str], ours: set[str], accepted: dict[str, str]) -> None:

@@ -37,7 +37,6 @@ def test_the_guide_has_numbers() -> None:
     assert len(COMMANDS) >= 4
 
 
-@pytest.mark.timeout(300)  # five hundred people take a minute while other tests run
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.removeprefix("baton plan "))
 def test_numbers_of_the_guide_are_said_again(place: Place, command: str) -> None:
     """With BATON_WRITE_GOLDEN=1, the guide is rewritten; then the sentences around the numbers must be checked."""

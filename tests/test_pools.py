@@ -164,7 +164,7 @@ def test_workers_on_which_no_session_starts_are_cancelled(cluster: Batch, new_ke
     cluster.environment["BATON_BROKER_WORKER_GRACE"] = "100ms"
     cluster.start_broker(max=1, worker=command)
     cell = cluster.service.kernel(new_kernel).begin("%%gpu\n6 * 7")
-    paused = cluster.wait_for(lambda pool: pool["paused"], "the pool is paused", 60)
+    paused = cluster.wait_for(lambda pool: pool["paused"], "the pool is paused")
     assert paused["last_failure"].startswith("Sessions cannot start there: ")
     assert "no libpython" in paused["last_failure"]
     check_cancelled(cluster, paused)
@@ -176,7 +176,7 @@ def test_workers_on_which_no_session_starts_are_cancelled(cluster: Batch, new_ke
 def test_jobs_whose_workers_do_not_connect_are_cancelled(cluster: Batch, new_kernel: Callable[..., Kernel]) -> None:
     cluster.start_broker(max=1, worker="sh -c 'exec sleep 600'", start_limit="1s")
     cell = cluster.service.kernel(new_kernel).begin("%%gpu\n6 * 7")
-    paused = cluster.wait_for(lambda pool: pool["paused"], "the pool is paused", 60)
+    paused = cluster.wait_for(lambda pool: pool["paused"], "the pool is paused")
     assert re.search(r"Job 10\d ran for 1 s, and its worker did not connect", paused["last_failure"])
     check_cancelled(cluster, paused)
     cell.kernel.interrupt()

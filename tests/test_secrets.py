@@ -100,4 +100,4 @@ def test_no_process_of_the_same_user_reads_what_a_service_was_started_with(comma
                 assert "Permission denied" in said.stderr, (file, said)
         finally:
             service.terminate()
-            service.wait(30)
+            service.wait(60)

@@ -50,10 +50,9 @@ def course(cluster: SlurmCluster) -> Iterator[Course]:
     course.close()
 
 
-@pytest.mark.timeout(400)
 def test_a_course_on_a_pool(cluster: SlurmCluster, course: Course) -> None:
     course.all(lambda student: (student.run(0.5), student.work(4, edit_seconds=8)))
-    cluster.wait_for(lambda pool: not pool["workers"], "the workers have left", 60)
+    cluster.wait_for(lambda pool: not pool["workers"], "the workers have left")
     assert course.failures == []
     predicts_the_pool(cluster)
 
@@ -64,7 +63,7 @@ def test_a_course_on_a_pool(cluster: SlurmCluster, course: Course) -> None:
         student.work(2, edit_seconds=5)
 
     def break_it() -> None:
-        wait_until(lambda: first.last_cell in course.processes, "the long cell runs", 60)
+        wait_until(lambda: first.last_cell in course.processes, "the long cell runs")
         cluster.slurm.kill_node(cluster.slurm.node_of(course.processes[first.last_cell]))
         cluster.service.kill("broker")
         cluster.restart_broker()

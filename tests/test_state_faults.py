@@ -67,7 +67,7 @@ def notebook(running: Service, new_kernel: Callable[..., Kernel], request: pytes
 def test_a_session_that_takes_in_its_first_state(notebook: Notebook) -> None:
     cell = notebook.kernel.begin("%%gpu\nvalues.append('lost')\nwaiting")
     notebook.session_in_between().kill()
-    notebook.check_lost(cell.finish(seconds=15), [1])
+    notebook.check_lost(cell.finish(), [1])
 
 
 def test_a_session_that_holds_something(notebook: Notebook) -> None:
@@ -75,13 +75,13 @@ def test_a_session_that_holds_something(notebook: Notebook) -> None:
     notebook.kernel.run("values.append(3)").ok()
     cell = notebook.kernel.begin("%%gpu\nvalues.append('lost')\nwaiting")
     notebook.session_in_between().kill()
-    notebook.check_lost(cell.finish(seconds=15), [1, 2, 3])
+    notebook.check_lost(cell.finish(), [1, 2, 3])
 
 
 def test_a_session_whose_cell_looks_up_more(notebook: Notebook) -> None:
     cell = notebook.kernel.begin("%%gpu\nvalues.append('lost')\neval('wait' + 'ing')")
     notebook.session_in_between().kill()
-    notebook.check_lost(cell.finish(seconds=15), [1])
+    notebook.check_lost(cell.finish(), [1])
 
 
 def test_a_worker_whose_session_takes_in_state(running: Service, notebook: Notebook) -> None:
@@ -91,7 +91,7 @@ def test_a_worker_whose_session_takes_in_state(running: Service, notebook: Noteb
     session = notebook.session_in_between()
     running.kill("worker-0")
     wait_until(lambda: not session.is_running(), "the dead worker's session ended")
-    lost = cell.finish(seconds=15)
+    lost = cell.finish()
     assert "Your variables are as they were before" in lost.plain_traceback
     assert notebook.kernel.evaluate("values") == [1, 2]
     running.start_worker()
@@ -102,7 +102,7 @@ def test_a_worker_whose_running_cell_looks_up_more(running: Service, notebook: N
     cell = notebook.kernel.begin("%%gpu\nvalues.append('lost')\neval('wait' + 'ing')")
     notebook.session_in_between()
     running.kill("worker-0")
-    lost = cell.finish(seconds=15)
+    lost = cell.finish()
     assert "Your variables are as they were before" in lost.plain_traceback
     assert notebook.kernel.evaluate("values") == [1]
     running.start_worker()

@@ -57,7 +57,7 @@ def test_machines_come_for_a_lesson_and_stay_until_it_is_over(
     names = sorted(worker["name"] for worker in cluster.pool["workers"])
     # None of them has run a notebook. Still, the first cells of the lesson find the libraries of their Python loaded.
     prepared = ("baton_shim.session.zygote", "numpy", "pandas")
-    wait_until(lambda: processes_with(cluster, prepared) == enough, "they have loaded libraries", seconds=90)
+    wait_until(lambda: processes_with(cluster, prepared) == enough, "they have loaded libraries")
     # Any other worker would have left after this time.
     kernel = cluster.service.kernel(new_kernel, BATON_COURSE="ml101")
     kernel.gpu("import time; time.sleep(2)").ok()
@@ -105,7 +105,7 @@ def test_a_lesson_finds_the_environment_of_its_course_loaded(cluster: Batch) -> 
         return any(is_prepared(process) for process in cluster.service.place.processes())
 
     # The worker loads them while it connects.
-    wait_until(prepared, "its Python has loaded libraries", seconds=90)
+    wait_until(prepared, "its Python has loaded libraries")
     cluster.wait_for(lambda pool: pool["up"] == 1, "the worker is connected")
 
 

@@ -41,7 +41,7 @@ def click_on_subshell(kernel: Kernel, comm_id: str, subshell: str | None) -> Cel
 
 
 def open_comms(kernel: Kernel) -> set[str]:
-    return set(kernel.client.comm_info(reply=True, timeout=20)["content"]["comms"])
+    return set(kernel.client.comm_info(reply=True, timeout=60)["content"]["comms"])
 
 
 def check_slider(kernel: Kernel, make: Callable[..., Result]) -> None:

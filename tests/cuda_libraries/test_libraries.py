@@ -17,7 +17,7 @@ import subprocess
 import pytest
 from cuda_libraries.machines import SEED, Machine, check
 
-pytestmark = [pytest.mark.cuda_libraries, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.cuda_libraries
 
 PARTS = {
     "torch": ("memory", "threads", "loader", "graphs", "cache"),

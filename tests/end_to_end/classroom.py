@@ -234,7 +234,7 @@ class Classroom:
 
     def stop_broker(self) -> None:
         self.broker.terminate()
-        self.broker.communicate(timeout=15)
+        self.broker.communicate(timeout=60)
 
     def fill(self, people: int = 60) -> None:
         """Everyone has a cell; eight run. Then all of them are made some minutes older."""

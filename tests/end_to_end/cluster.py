@@ -73,7 +73,7 @@ class Cluster:
         assert [pool["pool"] for pool in pools] == [self.name]
         return pools[0]
 
-    def wait_for(self, condition: Callable[[dict[str, Any]], object], what: str, seconds: float = 30) -> dict[str, Any]:
+    def wait_for(self, condition: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
         pool: dict[str, Any] = {}
 
         def reached() -> bool:
@@ -81,7 +81,7 @@ class Cluster:
             return bool(condition(pool))
 
         try:
-            wait_until(reached, what, seconds)
+            wait_until(reached, what)
         except AssertionError as error:
             error.add_note(f"{json.dumps(pool, indent=1)}\n{self.jobs_described()}")
             raise

@@ -95,7 +95,7 @@ class Hub:
         more = self.more_settings.replace("BROKER", self.broker_url)
         (self.folder / "jupyterhub_config.py").write_text(settings + more)
         self.hub = self._run("hub", [sys.executable, "-m", "jupyterhub", "-f", "jupyterhub_config.py"])
-        wait_until(lambda: self._answers(f"{self.url}/hub/api/"), "the Hub is there", seconds=120)
+        wait_until(lambda: self._answers(f"{self.url}/hub/api/"), "the Hub is there")
 
     def _start_broker(self) -> None:
         (self.folder / "token").write_text(SECRETS["baton"])
@@ -169,7 +169,7 @@ class Hub:
             "code": self.code_for(client, service),
             "redirect_uri": f"/services/{service}/oauth_callback",
         }
-        answer = httpx.post(f"{self.url}/hub/api/oauth2/token", data=form)
+        answer = httpx.post(f"{self.url}/hub/api/oauth2/token", data=form, timeout=30)
         assert answer.is_success, answer.text
         return str(answer.json()["access_token"])
 
@@ -177,7 +177,7 @@ class Hub:
         """A kernel "Python (shared GPU)" in this person's notebook server, as JupyterLab starts it."""
         self.api("POST", f"/users/{person}/server")
         server = f"{self.url}/user/{person}"
-        wait_until(lambda: self._answers(f"{server}/api"), f"the server of {person} is there", seconds=120)
+        wait_until(lambda: self._answers(f"{server}/api"), f"the server of {person} is there")
         headers = {"Authorization": f"token {SECRETS['tests']}"}
         answer = httpx.post(f"{server}/api/kernels", headers=headers, json={"name": "baton"}, timeout=60)
         assert answer.is_success, answer.text

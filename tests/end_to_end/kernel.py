@@ -28,9 +28,20 @@ while True:
     except KeyboardInterrupt:
         print('goes on', flush=True)
 """
-"""A cell's last lines, which the first interrupt after "runs" doesn't end: it is printed where interrupts are caught."""
+"""A cell's last lines, which the first interrupt after "runs" doesn't end: it's printed where interrupts are caught."""
 
 PORT_NAMES = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
+
+
+def kernel_manager(name: str = "baton", **options: Any) -> KernelManager:
+    # Jupyter would kill a kernel that takes longer than five seconds to end.
+    manager = KernelManager(kernel_name=name, shutdown_wait_time=60, **options)
+    if manager.transport == "tcp":
+        # Jupyter's own choice of ports may be that of another kernel, which starts at the same time.
+        manager.cache_ports = False
+        for port_name, port in zip(PORT_NAMES, free_ports(len(PORT_NAMES)), strict=True):
+            setattr(manager, port_name, port)
+    return manager
 
 
 class Kernel:
@@ -54,14 +65,9 @@ class Kernel:
         **environment: str,
     ) -> Kernel:
         """`log`: where its processes write what they would write to the terminal."""
-        manager = KernelManager(kernel_name=name, transport=transport)
+        manager = kernel_manager(name, transport=transport)
         if transport == "ipc":
             manager.ip = str(place.folder / f"kernel-{secrets.token_hex(4)}")
-        else:
-            # Jupyter's own choice of ports may be that of another kernel, which starts at the same time.
-            manager.cache_ports = False
-            for port_name, port in zip(PORT_NAMES, free_ports(len(PORT_NAMES)), strict=True):
-                setattr(manager, port_name, port)
         options: dict[str, Any] = {"stderr": log.open("ab")} if log else {}
         manager.start_kernel(env=place.environment | environment, cwd=str(folder or place.work), **options)
         try:
@@ -73,7 +79,7 @@ class Kernel:
     def _connect(self) -> None:
         self.client = self.manager.blocking_client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        self.client.wait_for_ready(timeout=120)
         self._channels = (self.client.shell_channel, self.client.iopub_channel, self.client.stdin_channel)
         self._poller = zmq.Poller()
         for channel in self._channels:
@@ -81,7 +87,7 @@ class Kernel:
 
     # ---- cells
 
-    def run(self, code: str, *, seconds: float = 60, answers: Iterable[str] = (), **options: Any) -> Result:
+    def run(self, code: str, *, seconds: float = 120, answers: Iterable[str] = (), **options: Any) -> Result:
         return self.begin(code, answers=answers, **options).finish(seconds)
 
     def gpu(self, body: str, **options: Any) -> Result:
@@ -147,7 +153,7 @@ class Kernel:
         request = self.client.session.msg(kind, content or {})
         self.client.control_channel.send(request)
         while True:
-            reply = self.client.get_control_msg(timeout=20)
+            reply = self.client.get_control_msg(timeout=60)
             if reply["parent_header"]["msg_id"] == request["header"]["msg_id"]:
                 return dict(reply["content"])
 
@@ -210,7 +216,7 @@ class Cell:
             assert not self.idle or self.speaks_after_idle, f"{self.code}: output after idle: {message['content']}"
             self.published.append(message)
 
-    def wait_for(self, condition: Callable[[Result], object], what: str, seconds: float = 30) -> Result:
+    def wait_for(self, condition: Callable[[Result], object], what: str, seconds: float = 120) -> Result:
         """Waits until the messages so far meet the condition."""
         deadline = time.monotonic() + seconds
         while not condition(self.so_far):
@@ -221,17 +227,17 @@ class Cell:
             self.kernel.pump(min(left, 1))
         return self.so_far
 
-    def wait_for_text(self, text: str, seconds: float = 30) -> Result:
-        return self.wait_for(lambda result: text in result.stdout, f"{text!r} is printed", seconds)
+    def wait_for_text(self, text: str) -> Result:
+        return self.wait_for(lambda result: text in result.stdout, f"{text!r} is printed")
 
-    def wait_for_question(self, seconds: float = 30) -> None:
-        self.wait_for(lambda _: self.questions, "input() asks", seconds)
+    def wait_for_question(self) -> None:
+        self.wait_for(lambda _: self.questions, "input() asks")
 
-    def wait_for_idle(self, seconds: float = 30) -> None:
+    def wait_for_idle(self) -> None:
         """For requests without a reply."""
-        self.wait_for(lambda _: self.idle, "the request is over", seconds)
+        self.wait_for(lambda _: self.idle, "the request is over")
 
-    def finish(self, seconds: float = 60) -> Result:
+    def finish(self, seconds: float = 120) -> Result:
         """Waits for both the reply and the end of output, in any order."""
         deadline = time.monotonic() + seconds
         while not self.done:

@@ -48,10 +48,10 @@ def jupyter_lab(place: Place, folder: Path) -> Iterator[str]:
     with (place.folder / "lab.log").open("wb") as log:
         server = subprocess.Popen([*command, *options], env=place.environment, stdout=log, stderr=log)
     try:
-        yield wait_until(lambda: address_of(place), "JupyterLab listens", seconds=60)
+        yield wait_until(lambda: address_of(place), "JupyterLab listens")
     finally:
         server.terminate()
-        server.wait(timeout=30)
+        server.wait(timeout=60)
 
 
 def keep_news_away(place: Place) -> None:

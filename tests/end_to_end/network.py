@@ -45,7 +45,7 @@ class Network:
         return relay
 
     def run(self, work: Coroutine[Any, Any, Value]) -> Value:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=20)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=60)
 
     def close(self) -> None:
         self.run(self._end())

@@ -70,7 +70,7 @@ class ObjectStore:
                 stderr=log,
                 start_new_session=True,
             )
-        wait_until(self._answers, "the object store serves", seconds=120)
+        wait_until(self._answers, "the object store serves")
 
     def kill(self) -> None:
         """Ends it like a lost machine; or nearly so, if the store would lose data that it has acknowledged."""

@@ -40,7 +40,7 @@ class Programs:
     def run(self, *command: str, **options: Any) -> tuple[str, int]:
         """The output of both streams, and the exit code."""
         process = self.begin(*command, **options)
-        output, _ = process.communicate(timeout=100)
+        output, _ = process.communicate(timeout=300)
         return output, process.returncode
 
     def close(self) -> None:

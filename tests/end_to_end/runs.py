@@ -41,7 +41,7 @@ class Runs:
         self._environment = place.environment | environment
 
     def __call__(self, *arguments: str, command: str = "run") -> subprocess.CompletedProcess[str]:
-        options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 100, "check": False}
+        options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 300, "check": False}
         return subprocess.run([BINARY, command, *arguments], env=self._environment, cwd=self.folder, **options)
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:

@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 POLL_SECONDS = 0.02
 
 
-def wait_until(condition: Callable[[], Value], what: str, seconds: float = 30) -> Value:
+def wait_until(condition: Callable[[], Value], what: str, seconds: float = 120) -> Value:
     """The first true value of `condition`."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()

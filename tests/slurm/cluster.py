@@ -45,7 +45,7 @@ class SlurmCluster(Cluster):
         """Submits a job that needs the GPUs of all nodes and precedes those of the pool; returns its id."""
         options = ("--parsable", f"--partition={URGENT}", f"--gpus={len(self.slurm.nodes)}", "--output=/dev/null")
         job = self.slurm.runs("sbatch", *options, "--wrap=sleep infinity").strip()
-        wait_until(lambda: f"{job} RUNNING" in self.jobs(), "the urgent job runs", 60)
+        wait_until(lambda: f"{job} RUNNING" in self.jobs(), "the urgent job runs")
         return job
 
     def end_jobs(self) -> None:

@@ -70,7 +70,7 @@ class Slurm:
         self._start("slurmctld", "slurmctld", "-D", "-f", str(self.config))
         for node in self.nodes:
             self.start_node(node)
-        wait_until(lambda: self.states() == dict.fromkeys(self.nodes, "idle"), "the nodes are ready", 60)
+        wait_until(lambda: self.states() == dict.fromkeys(self.nodes, "idle"), "the nodes are ready")
 
     def start_node(self, node: str) -> None:
         self._start(node, "slurmd", "-D", "-N", node, "-f", str(self.config))
@@ -118,7 +118,7 @@ class Slurm:
             if node not in self._processes:
                 self.give_up(node)
         self.runs("scancel", "--user=root")
-        wait_until(lambda: not self.runs("squeue", "--noheader").strip(), "the jobs have ended", 60)
+        wait_until(lambda: not self.runs("squeue", "--noheader").strip(), "the jobs have ended")
         for process in reversed(self._processes.values()):
             process.terminate()
             process.wait(timeout=30)

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(600)  # two processes import the libraries and compile, while other tests run
-
 BEGIN = """
 from harness import Pair
 from baton_shim.state.refusal import StandInError

@@ -75,7 +75,7 @@ def test_a_session_knows_its_gpu_before_anything_there_uses_it(
     settings = Settings()
     ASKING.begin()
     assert ASKING._process is not None
-    assert ASKING._process.wait(10) == (1 if code else 0)
+    assert ASKING._process.wait(60) == (1 if code else 0)
     settings.settle(rebuilt=True)  # the notebook's settings have arrived
     changes = settings.look() or {}
     assert (GPU_SETTING in changes) is (code == 0), "the notebook hears of it"
