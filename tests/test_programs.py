@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from end_to_end import Kernel, Place, Service, wait_until
+from end_to_end.place import lives
 from end_to_end.programs import HERE, Programs, helper_of, private_folders
 from end_to_end.service import BINARY, run_binary
 
@@ -312,7 +312,7 @@ def test_a_program_that_is_killed(programs: Programs, place: Place) -> None:
     assert program.stdout.readline() == "begun\n"
     helper = helper_of(program.pid)
     program.kill()
-    wait_until(lambda: not helper.is_running() or helper.status() == psutil.STATUS_ZOMBIE, "the helper has ended")
+    wait_until(lambda: not lives(helper), "the helper has ended")
     assert private_folders(place) == []
     wait_until(lambda: "cancelled" in job_line(place, "killed.py"), "the job is cancelled")
     assert " call " in job_line(place, "killed.py")
@@ -426,7 +426,7 @@ def test_questions_are_the_programs(programs: Programs) -> None:
         """
     )
     program = programs.begin(name, stdin=subprocess.PIPE)
-    output, _ = program.communicate("Ada\nLovelace\n", timeout=100)
+    output, _ = program.communicate("Ada\nLovelace\n", timeout=300)
     assert output == "name? ('Ada', 'Lovelace')\nname? the end\n"
 
 

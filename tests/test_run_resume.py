@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import psutil
 import pytest
 from end_to_end import Place, Service, wait_until
-from end_to_end.place import WHO
+from end_to_end.place import WHO, lives
 from end_to_end.runs import Runs, printed, read, write
 from nbformat.v4 import new_code_cell
 
@@ -44,13 +43,6 @@ def resume(run: Runs, what: str, *options: str) -> dict[str, Any]:
     told: dict[str, Any] = json.loads(said.stdout)
     told["stderr"] = said.stderr
     return told
-
-
-def ends(run: Runs, job: str) -> None:
-    """Ends the run, which stays because a cell failed."""
-    if run.place.has("run", f"--in-background={job}"):
-        run.place.process("baton", "run", f"--in-background={job}").terminate()
-        wait_until(lambda: not run.place.has("run", f"--in-background={job}"), "the process has ended")
 
 
 def test_a_run_goes_on_at_the_cell_that_failed(run: Runs) -> None:
@@ -114,7 +106,7 @@ def test_it_may_fail_and_go_on_again(run: Runs) -> None:
     ran = out(run)
     assert [printed(cell) for cell in ran.cells] == [model, "3\n", "new\n", f"{model.strip()} 3\n"]
     assert [went_on.cell for went_on in ran.metadata.baton.resumed] == [2, 2]
-    ends(run, job)
+    wait_until(lambda: not run.place.has("run", f"--in-background={job}"), "the process of the run has ended")
 
 
 @pytest.mark.parametrize("cells", [[LOADS + "\n", FAILS, LAST], ["print('more')", LOADS, FAILS, LAST], [FAILS]])
@@ -168,7 +160,9 @@ def test_a_session_that_ended_meanwhile(run: Runs) -> None:
     job = failed(run, f"import os\nprint({WHO})", FAILS, "print('last')")
     session = printed(out(run).cells[0])
     (run.folder / "data.txt").write_text("data")
-    os.kill(run.place.session_pid(session), signal.SIGKILL)
+    process = psutil.Process(run.place.session_pid(session))
+    process.kill()
+    wait_until(lambda: not lives(process), "the session is gone")
     said = run("--resume", job)
     assert said.returncode == 0, said.stderr
     assert "All cells run again: the session has ended meanwhile" in said.stdout

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from end_to_end import Kernel, Service, wait_until
-from end_to_end.place import has_words
+from end_to_end.place import has_words, lives
 
 ZYGOTE = "baton_shim.session.zygote"
 LIBRARIES = ("numpy", "pandas", "torch")
@@ -162,7 +162,7 @@ def start_warm(services: list[Service], libraries: list[str], **environment: str
     service = start(services, BATON_WORKER_PRELOAD=",".join(libraries), **environment)
     if libraries:
         said = "Sessions start with these libraries loaded"
-        wait_until(lambda: said in service.log("worker-0"), "the libraries are loaded", seconds=120)
+        wait_until(lambda: said in service.log("worker-0"), "the libraries are loaded")
     return service
 
 
@@ -379,9 +379,9 @@ def test_what_sessions_use_is_prepared_also_by_the_next_worker(
     kernel.gpu("import numpy").ok()
     kernel.shutdown()
     said = "Sessions start with these libraries loaded: numpy"
-    wait_until(lambda: said in service.log("worker-0"), "the library is loaded", seconds=120)
+    wait_until(lambda: said in service.log("worker-0"), "the library is loaded")
     service.start_worker("worker-1", BATON_WORKER_PYTHON=sys.executable)
-    wait_until(lambda: said in service.log("worker-1"), "the library is loaded", seconds=120)
+    wait_until(lambda: said in service.log("worker-1"), "the library is loaded")
 
 
 def test_a_variable_that_comes_too_late_is_announced(
@@ -458,7 +458,10 @@ def test_a_session_is_what_was_prepared(services: list[Service], new_kernel: Cal
 
 def prepared_by(service: Service) -> dict[str, psutil.Process] | None:
     """A fork that waits for its order, and bubblewrap, which waits for its arguments."""
-    forks = [child for zygote in zygotes(service) for child in zygote.children() if not child.children()]
+    try:
+        forks = [child for zygote in zygotes(service) for child in zygote.children() if not child.children()]
+    except psutil.NoSuchProcess:  # one of them has just ended
+        return None
     rooms = [child for child in service.process("worker-0").children() if has_words(child, ("bwrap", "--args"))]
     rooms = [room for room in rooms if waits_for_arguments(room)]
     return {"the fork": forks[0], "the sandbox": rooms[0]} if len(forks) == len(rooms) == 1 else None
@@ -475,7 +478,3 @@ def waits_for_arguments(bubblewrap: psutil.Process) -> bool:
 
 def below(process: psutil.Process) -> list[psutil.Process]:
     return process.children(recursive=True)
-
-
-def lives(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from end_to_end import Kernel, Service, wait_until
 from end_to_end.kernel import CATCHES_INTERRUPTS
-from end_to_end.place import WHO
+from end_to_end.place import WHO, has_words, lives
 from end_to_end.service import broken_store, exhausted_descriptors, stopped
 
 MAKE = """
@@ -68,13 +68,13 @@ class Notebook:
 
     def check_lost(self) -> None:
         """An ordinary cell reports it and runs; everything is as before the `%%gpu` cell."""
-        told = self.kernel.run("print('ran')", seconds=30).ok()
+        told = self.kernel.run("print('ran')").ok()
         assert told.stdout == "ran\n"
         assert "warning: The results of In[2] are lost: " in told.stderr
         assert "Your variables kept, x are as they were before In[2]. Run In[2] again" in told.stderr
         assert self.kernel.run("print('ran')").ok().stderr == ""
         self.check(0)
-        self.kernel.gpu(STEP, seconds=60).ok()
+        self.kernel.gpu(STEP).ok()
         self.check(1)
 
     def stop_twice(self) -> None:
@@ -172,7 +172,7 @@ def test_a_broker_that_lacks_room_or_descriptors_for_a_while(
         wait_until(lambda: "could not be sent yet" in running.log("worker-0"), "the worker has tried")
         assert "Not here yet: 7.6 MiB of the results of In[3]" in notebook.kernel.run("%gpu_status").ok().stdout
     notebook.check(1)
-    notebook.kernel.gpu(STEP, seconds=60).ok()
+    notebook.kernel.gpu(STEP).ok()
     notebook.check(2)
 
 
@@ -216,7 +216,7 @@ def test_a_later_cell_that_fails_takes_nothing_of_an_earlier_one(
             assert error is not None
             assert error[0] == "OutOfMemory"
     notebook.check(1)
-    kernel.gpu(STEP, seconds=60).ok()
+    kernel.gpu(STEP).ok()
     notebook.check(2)
 
 
@@ -292,7 +292,7 @@ def test_a_worker_that_is_killed_first(service: Service, open_notebook: Callable
 
 def service_of_its_own(service: Service) -> psutil.Process | None:
     """Set once the process that starts it in the background has ended."""
-    found = [process for process in service.place.processes() if "up" in process.cmdline()]
+    found = [process for process in service.place.processes() if has_words(process, ("baton", "up"))]
     return found[0] if len(found) == 1 else None
 
 
@@ -318,7 +318,7 @@ def test_a_broker_that_is_replaced_meanwhile(
     running.start_broker()
     notebook.let_go()
     notebook.check(1)
-    notebook.kernel.gpu(STEP, seconds=60).ok()
+    notebook.kernel.gpu(STEP).ok()
     notebook.check(2)
 
 
@@ -331,9 +331,9 @@ def test_a_worker_that_leaves_hands_it_over(running: Service, open_notebook: Cal
     cell = notebook.kernel.begin(f"%%gpu\n{STEP}")  # it runs on the other worker, which needs everything
     wait_until(lambda: "Leaving" in running.log("worker-0"), "the worker leaves")
     notebook.let_go()
-    cell.finish(seconds=60).ok()
+    cell.finish().ok()
     notebook.check(2)
-    wait_until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE, "the worker has left")
+    wait_until(lambda: not lives(worker), "the worker has left")
 
 
 def test_a_session_is_not_ended_for_idleness_before(service: Service, open_notebook: Callable[..., Notebook]) -> None:
@@ -348,9 +348,9 @@ def test_a_session_is_not_ended_for_idleness_before(service: Service, open_noteb
 def test_an_idle_worker_does_not_leave_before(service: Service, open_notebook: Callable[..., Notebook]) -> None:
     service.start_broker()
     notebook = open_notebook()
-    first = notebook.kernel.begin("%%gpu\n" + HOLD_BACK.format(instead="time.sleep(4)") + STEP)
+    first = notebook.kernel.begin("%%gpu\n" + HOLD_BACK.format(instead="time.sleep(8)") + STEP)
     wait_until(service.jobs, "the cell waits")
-    worker = service.begin_worker(BATON_WORKER_IDLE_EXIT="4s")
+    worker = service.begin_worker(BATON_WORKER_IDLE_EXIT="8s")
     first.finish().ok()
     notebook.check(1)
     notebook.kernel.gpu(STEP).ok()
@@ -416,7 +416,7 @@ def test_a_restart_does_not_wait_for_it(running: Service, open_notebook: Callabl
     notebook.kernel.restart()
     wait_until(lambda: not left.is_running(), "the session has ended")
     notebook.kernel.run(MAKE).ok()
-    notebook.kernel.gpu(STEP, seconds=60).ok()
+    notebook.kernel.gpu(STEP).ok()
     notebook.check(1)
 
 

@@ -129,7 +129,8 @@ class Place:
         """Asks the services to end, then returns what is left: nothing should be."""
         for process in self.processes():
             if is_service(process):
-                process.send_signal(signal.SIGTERM)
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGTERM)
         try:
             return end_rest(self.processes)
         finally:
@@ -143,6 +144,14 @@ def is_called(process: psutil.Process, inside: str, mark: str) -> bool:
         numbers = next(line for line in lines if line.startswith("NSpid:"))
         return process.environ().get("BATON_SESSION") == mark and numbers.split()[-1] == inside
     except (OSError, psutil.Error):
+        return False
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether it has not ended. One that its parent has not waited for yet has ended, too."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
 
 
@@ -163,12 +172,13 @@ def has_words(process: psutil.Process, words: tuple[str, ...]) -> bool:
 def end_rest(processes: Callable[[], list[psutil.Process]]) -> list[str]:
     """Gives the processes time to end, returns those that have not, and kills them."""
     try:
-        wait_until(lambda: not processes(), "all processes ended", seconds=15)
+        wait_until(lambda: not processes(), "all processes ended")
     except AssertionError:
         left = processes()
         names = describe(left)
         for process in left:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         return names
     return []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
@@ -30,6 +31,9 @@ TOKEN = "token-of-this-test"
 GROUPS = os.environ.get("BATON_TEST_GROUPS", "")
 """A control group (version 2) that was delegated to this user. Each worker gets a group in it, as from systemd."""
 IN_OWN_GROUP = 'group=$(mktemp -d "$0/worker-XXXXXX") && echo $$ > "$group/cgroup.procs" && exec "$@"'
+
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2
 
 SHORT_GRACES = {"BATON_BROKER_WORKER_GRACE": "1s"}
 
@@ -167,7 +171,7 @@ class Service:
 
     def wait(self, name: str) -> int:
         """Waits until a process that was asked to end has ended; returns its status."""
-        return self._processes.pop(name).wait(timeout=15)
+        return self._processes.pop(name).wait(timeout=60)
 
     @contextmanager
     def full_disk(self) -> Iterator[None]:
@@ -250,13 +254,20 @@ def stopped(process: psutil.Process) -> Iterator[None]:
 def broken_store(service: Service) -> Iterator[None]:
     """The broker can neither write nor read a chunk, as with a failing disk."""
     chunks, aside = service.data / "chunks", service.data / "chunks-aside"
-    chunks.rename(aside)
-    chunks.touch()
+    aside.touch()
+    exchange(chunks, aside)
     try:
         yield
     finally:
-        chunks.unlink()
-        aside.rename(chunks)
+        exchange(chunks, aside)
+        aside.unlink()
+
+
+def exchange(one: Path, other: Path) -> None:
+    """In one step: a broker that tries again all the time would make a missing folder."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(AT_FDCWD, bytes(one), AT_FDCWD, bytes(other), RENAME_EXCHANGE) != 0:
+        raise OSError(ctypes.get_errno(), f"{one} and {other} cannot be exchanged")
 
 
 @contextmanager
@@ -279,5 +290,5 @@ def limit_descriptors(process: psutil.Process, most: int) -> Callable[[], None]:
 
 def run_binary(place: Place, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs one command of the program."""
-    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 60, "check": False}
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 300, "check": False}
     return subprocess.run([BINARY, *arguments], env=place.environment | environment, cwd=place.work, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -53,10 +54,18 @@ def test_no_process_can_connect_to_a_session(
     assert ports == (0, 0)
     assert "this session has no connection file" in said
     session = psutil.Process(kernel.session_pid)
-    opened = {path.readlink() for path in Path(f"/proc/{session.pid}/fd").iterdir()}
+    opened = opened_by(session)
     assert not [line for line in listening(session) if Path(f"socket:[{line}]") in opened]
     (folder,) = service.place.find("baton-session-*")
     assert [path for path in folder.rglob("*") if path.name == "connection.json" or holds(path, key)] == []
+
+
+def opened_by(process: psutil.Process) -> set[Path]:
+    found = set()
+    for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it has just been closed
+            found.add(link.readlink())
+    return found
 
 
 def listening(process: psutil.Process) -> set[str]:

@@ -21,7 +21,7 @@ from end_to_end.campaign.model import Model
 from end_to_end.campaign.outcome import Kind, Outcome
 from end_to_end.campaign.stage import KEPT_FILES, Stage
 from end_to_end.kernel import Cell
-from end_to_end.place import is_service
+from end_to_end.place import is_service, lives
 from end_to_end.waiting import wait_until
 
 QUIET_BOUND_SECONDS = 30.0
@@ -232,7 +232,7 @@ class Student(threading.Thread):
         if how != "restart":
             for process in kernels_of(proxy) if how == "kill kernel" else [proxy]:
                 process.kill()
-            wait_until(lambda: not proxy.is_running() or proxy.status() == psutil.STATUS_ZOMBIE, "the kernel has ended")
+            wait_until(lambda: not lives(proxy), "the kernel has ended")
         self._kernel.restart()
         self._set_up()
 
