@@ -25,8 +25,13 @@ def jobs(kernel: Kernel) -> list[str]:
     return [line for line in kernel.run("%gpu_jobs").ok().stdout.splitlines() if "%gpu_attach" in line]
 
 
+def left(kernel: Kernel) -> list[str]:
+    """The same, once there are any."""
+    return wait_until(lambda: jobs(kernel), "the broker knows that the kernel has ended")
+
+
 def wait_for_end(kernel: Kernel) -> None:
-    wait_until(lambda: "running" not in jobs(kernel)[0], "the cell has ended")
+    wait_until(lambda: (lines := jobs(kernel)) and "running" not in lines[0], "the cell has ended")
 
 
 def digits(line: str) -> str:
@@ -75,7 +80,7 @@ def test_a_cell_goes_on_after_a_restart_and_the_next_kernel_gets_what_it_leaves(
     body = f"{gate.closed()}values.append(2)\nnew = {{'same': values}}\nprint('end')\nlen(values)"
     begun(kernel, body)
     kernel.restart()
-    (line,) = jobs(kernel)
+    (line,) = left(kernel)
     assert line.startswith("In[2] of ")
     assert ": running." in line
     gate.open()
@@ -114,7 +119,7 @@ def test_the_end_of_a_process_counts_as_a_restart(start: Callable[[], Kernel], g
     process = first.proxy if victim == "proxy" else notebook_kernel(first)
     begun(first, f"{gate.closed()}made = 1")
     process.kill()
-    wait_until(lambda: jobs(second), "the broker knows that the kernel has ended")
+    left(second)
     gate.open()
     second.run("%gpu_attach").ok()
     assert second.evaluate("made") == 1
@@ -128,7 +133,7 @@ def test_a_result_that_the_kernel_was_too_busy_to_take(start: Callable[[], Kerne
     gate.open()
     cell.wait_for_text("end")
     process.kill()
-    wait_until(lambda: jobs(kernel), "the broker knows that the kernel has ended")
+    left(kernel)
     assert kernel.run("%gpu_attach").ok().stdout.startswith("begun\nend\nLoaded made, os, time of In[1]")
     assert kernel.evaluate("made") == "made"
 
@@ -140,6 +145,7 @@ def test_the_value_of_a_call_in_the_background(start: Callable[[], Kernel], gate
     kernel.run(f"@gpu\ndef work(items):\n{body}").ok()
     speaking(kernel, "job = work.background([1, 2])").wait_for_text("begun")
     kernel.restart()
+    left(kernel)
     gate.open()
     kernel.run("answer = %gpu_attach").ok()
     assert kernel.evaluate("answer") == [1, 2, 1, 2]
@@ -153,6 +159,7 @@ def test_an_error_is_raised_and_what_was_changed_before_it_is_there(start: Calla
     kernel.run("values = []").ok()
     begun(kernel, f"{gate.closed()}values.append(1)\n1 / 0")
     kernel.restart()
+    left(kernel)
     gate.open()
     cell = kernel.run("%gpu_attach")
     assert cell.reply["ename"] == "ZeroDivisionError"
@@ -164,6 +171,7 @@ def test_what_cannot_travel_is_named(start: Callable[[], Kernel], gate: Gate) ->
     kernel = start()
     begun(kernel, f"{gate.closed()}good = [1]\nbad = (n for n in good)\nbad")
     kernel.restart()
+    left(kernel)
     gate.open()
     cell = kernel.run("%gpu_attach").ok()
     assert "Not included: bad, which" in cell.stdout
@@ -176,6 +184,7 @@ def test_a_name_that_only_the_old_kernel_has(start: Callable[[], Kernel], gate: 
     kernel.run("hidden = 5; done = []").ok()
     begun(kernel, f"{gate.closed()}done.append(1)\neval('hid' + 'den')")
     kernel.restart()
+    left(kernel)
     gate.open()
     cell = kernel.run("%gpu_attach")
     assert "'hidden' is not here: the notebook kernel that had it has ended" in cell.plain_traceback
@@ -188,8 +197,8 @@ def test_a_cell_that_has_not_begun_ends_with_its_kernel(start: Callable[[], Kern
     begun(kernel, f"{gate.closed()}values.append(1)")
     background(kernel, "values.append(2)", "second")
     kernel.restart()
+    wait_until(lambda: len(jobs(kernel)) == 1, "only the cell that had begun is left")
     gate.open()
-    assert len(jobs(kernel)) == 1
     kernel.run("%gpu_attach").ok()
     assert kernel.evaluate("values") == [1]
 
@@ -201,6 +210,7 @@ def test_waiting_can_be_interrupted_and_the_cell_goes_on(start: Callable[[], Ker
     kernel = start()
     begun(kernel, f"{gate.closed()}made = 1")
     kernel.restart()
+    left(kernel)
     cell = kernel.begin("%gpu_attach")
     cell.wait_for_text("begun")
     kernel.interrupt()
@@ -218,8 +228,8 @@ def test_cells_are_told_apart_and_one_can_be_cancelled(start: Callable[[], Kerne
         begun(kernel, f"{gate.closed()}made = {number}")
     first.restart()
     second.shutdown()
+    wait_until(lambda: len(jobs(first)) == 2, "the broker knows that both kernels have ended")
     lines = jobs(first)
-    assert len(lines) == 2
     refused = first.run("%gpu_attach")
     assert refused.reply["ename"] == "UsageError"
     assert all(line in refused.stderr for line in lines)
@@ -236,6 +246,7 @@ def test_an_attached_cell_can_be_undone(start: Callable[[], Kernel], gate: Gate)
     kernel = start()
     begun(kernel, f"{gate.closed()}made = 'on the GPU'")
     kernel.restart()
+    left(kernel)
     kernel.run("made = 'here'").ok()
     gate.open()
     assert "Replaced: made" in kernel.run("%gpu_attach").ok().stdout
@@ -250,7 +261,7 @@ def test_the_broker_is_killed_while_nobody_waits(service: Service, away: Callabl
     kernel = away()
     begun(kernel, f"{gate.closed()}print('end')\nmade = list(range(5))")
     kernel.restart()
-    wait_until(lambda: jobs(kernel), "the broker knows that the kernel has ended")
+    left(kernel)
     for _ in range(2):
         service.kill("broker")
         service.start_broker()
@@ -267,6 +278,7 @@ def test_the_broker_is_killed_while_a_kernel_waits(service: Service, away: Calla
     kernel = away()
     begun(kernel, f"{gate.closed()}print('end')\nmade = 1")
     kernel.restart()
+    left(kernel)
     cell = kernel.begin("%gpu_attach")
     cell.wait_for_text("begun")
     for _ in range(2):
@@ -283,7 +295,7 @@ def test_a_worker_that_dies_takes_the_variables_along(
     kernel = away()
     begun(kernel, gate.closed())
     kernel.restart()
-    wait_until(lambda: jobs(kernel), "the broker knows that the kernel has ended")
+    left(kernel)
     service.kill("worker-0")
     wait_for_end(kernel)
     cell = kernel.run("%gpu_attach")
@@ -300,7 +312,7 @@ def test_a_worker_that_leaves_saves_what_it_has_first(
     kernel = away()
     begun(kernel, f"{gate.closed()}made = 1")
     kernel.restart()
-    wait_until(lambda: jobs(kernel), "the broker knows that the kernel has ended")
+    left(kernel)
     service.process("worker-0").send_signal(signal.SIGTERM)
     gate.open()
     assert service.wait("worker-0") == 0
@@ -330,7 +342,7 @@ except OSError as error:
 """
     begun(kernel, body)
     kernel.restart()
-    wait_until(lambda: jobs(kernel), "the broker knows that the kernel has ended")
+    left(kernel)
     gate.open()
     wait_for_end(kernel)
     assert not (folder / "made.txt").exists()

@@ -14,5 +14,5 @@ from end_to_end.chaos import chaos
 def test_a_broker_that_dies_all_the_time(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     service.start_broker()
     service.start_worker(slots=2)
-    report = chaos(service, new_kernel, notebooks=4, cells=6, seed=1, kill_seconds=20, patience=120)
+    report = chaos(service, new_kernel, notebooks=4, cells=6, seed=1, kill_seconds=20, patience=400, least_kills=5)
     assert report.kills >= 5, report

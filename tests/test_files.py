@@ -330,7 +330,7 @@ def test_a_worker_killed_in_the_middle_changes_no_file(service: Service, new_ker
     cell = kernel.begin("%%gpu\nopen('a', 'w').write('lost')\nprint('ready', flush=True)\nwhile True: pass")
     cell.wait_for_text("ready")
     service.kill(worker)
-    assert cell.finish(seconds=15).error is not None
+    assert cell.finish().error is not None
     assert [(path.name, path.read_text()) for path in work.iterdir()] == [("a", "before")]
     service.start_worker(BATON_WORKER_FILES="mirror")
     assert kernel.gpu("open('a', 'a').write(' and after')").ok().value == "10"
@@ -352,7 +352,7 @@ def test_the_broker_killed_while_a_file_is_on_its_way(service: Service, new_kern
     cell.wait_for_text("3")
     service.kill("broker")
     service.start_broker()
-    cell.finish(seconds=60).ok()
+    cell.finish().ok()
     assert kernel.evaluate("total") == 30 * 200_000
 
 
@@ -374,7 +374,7 @@ def test_an_interrupt_while_a_file_is_on_its_way(
     service.wait_until_stopped(broker)
     (service.place.signs / "gate").touch()
     kernel.interrupt()
-    assert cell.finish(seconds=15).reply["ename"] == "KeyboardInterrupt"
+    assert cell.finish().reply["ename"] == "KeyboardInterrupt"
     assert not (service.place.work / "written").exists()
     broker.resume()
     assert kernel.gpu("len(open('a' + '.bin').read())").ok().value == "1000"
@@ -434,7 +434,7 @@ def test_files_come_home_where_variables_do_not(service: Service, new_kernel: Ca
 
 def test_nothing_is_left_behind(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     service.start_broker()
-    worker = service.start_worker(BATON_WORKER_FILES="mirror", BATON_WORKER_SESSION_IDLE="3s")
+    worker = service.start_worker(BATON_WORKER_FILES="mirror")
     kernel = service.kernel(new_kernel)
     kernel.gpu("open('a', 'w').write('x')").ok()
     session = psutil.Process(kernel.session_pid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from end_to_end import Gate, Kernel, wait_until
+from end_to_end import Cell, Gate, Kernel, wait_until
 from end_to_end.results import NOTICE, displayed
 
 
@@ -42,17 +42,24 @@ def test_the_line_stands_below_all_that_the_cell_shows(kernel: Kernel, end: str)
     assert (printed[0], printed[-1][:5]) == ("first\n", "CPU: ")
 
 
+def wait_for_running(cell: Cell) -> None:
+    cell.wait_for(lambda result: any(line.startswith("Running on") for line in result.notices), "it is said to run")
+
+
 def test_a_cell_that_shows_nothing_is_said_to_run(kernel: Kernel, gate: Gate) -> None:
     cell = kernel.begin(f"%%gpu\n{gate.closed()}")
-    cell.wait_for(lambda result: any(line.startswith("Running on") for line in result.notices), "it is said to run")
+    wait_for_running(cell)
     gate.open()
     assert [text[:5] for text in displayed(cell.finish().ok().published)] == ["CPU: "]
 
 
-def test_what_the_notebook_has_printed_stays(kernel: Kernel) -> None:
+def test_what_the_notebook_has_printed_stays(kernel: Kernel, gate: Gate) -> None:
     """There is no message that removes only Baton's line."""
-    body = "import time; began = time.monotonic()\nwhile time.monotonic() < began + 1.5: time.sleep(0.05)\nprint('b')"
-    shown = displayed(kernel.run(f"print('a')\nget_ipython().run_cell_magic('gpu', '', {body!r})").ok().published)
+    body = f"{gate.closed()}print('b')"
+    cell = kernel.begin(f"print('a')\nget_ipython().run_cell_magic('gpu', '', {body!r})")
+    wait_for_running(cell)
+    gate.open()
+    shown = displayed(cell.finish().ok().published)
     assert [shown[0], shown[1][:5], shown[2]] == ["a\n", "CPU: ", "b\n"]
 
 

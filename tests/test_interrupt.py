@@ -16,8 +16,8 @@ from end_to_end.network import Network
 from end_to_end.results import Result
 from end_to_end.service import run_binary, stopped
 
-# A hang ends by a timeout of at least 5 s. `benches/interrupt.py` measures how fast interrupts are.
-LIMIT_SECONDS = 4
+# Without an interrupt, the cells would go on for ten minutes. `benches/interrupt.py` measures how fast interrupts are.
+LIMIT_SECONDS = 30
 
 
 SAFE = "Your variables are as they were before the cell"
@@ -32,7 +32,7 @@ def interrupt(cell: Cell) -> Result:
     """Presses stop; the cell ends as interrupted, in time."""
     pressed = time.monotonic()
     cell.kernel.interrupt()
-    result = cell.finish(seconds=15)
+    result = cell.finish()
     took = time.monotonic() - pressed
     assert result.error is not None, result.outputs
     assert result.error[0] == "KeyboardInterrupt"
@@ -82,7 +82,7 @@ def test_while_a_shell_command_runs(kernel: Kernel) -> None:
     cell = kernel.begin("%%gpu\nasked = []\n!echo begun; sleep 600\nasked.append(1)")
     cell.wait_for_text("begun")
     kernel.interrupt()
-    assert cell.finish(seconds=15).ok().stdout.split() == ["begun", "^C"]
+    assert cell.finish().ok().stdout.split() == ["begun", "^C"]
     assert kernel.evaluate("asked") == [1]
 
 
@@ -103,7 +103,12 @@ def test_the_cell_may_clean_up(kernel: Kernel) -> None:
     assert kernel.evaluate("cleaned") is True
 
 
-def test_a_cell_that_does_not_stop_is_left_by_the_second_press(kernel: Kernel) -> None:
+def test_a_cell_that_does_not_stop_is_left_by_the_second_press(
+    service: Service, new_kernel: Callable[..., Kernel]
+) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_CANCEL_GRACE="40s")  # then the first press would end it, too
+    kernel = service.kernel(new_kernel)
     kernel.run("kept = 1").ok()
     cell = kernel.begin(f"%%gpu\nkept = 2\n{CATCHES_INTERRUPTS}")
     cell.wait_for_text("runs")
@@ -136,7 +141,7 @@ def test_files_that_came_home_before_the_second_press_go_back(
         os.kill(pid, signal.SIGINT)
         go.touch()
         wait_until(lambda: last_job(service)["state"] == "finished", "the worker has sent the result")
-    assert cell.finish(seconds=15).error == ("KeyboardInterrupt", "")
+    assert cell.finish().error == ("KeyboardInterrupt", "")
     wait_until(lambda: last_job(service)["outcome"] == "cancelled", "the list says what the notebook says")
     assert not written.exists()
     assert kernel.gpu("__import__('os').path.exists('written')").ok().value == "False"
@@ -212,7 +217,7 @@ def test_a_cell_whose_changes_take_long_to_return_keeps_them(new_kernel: Callabl
     )
     cell.wait_for_text("begun")
     kernel.interrupt()
-    result = cell.finish(seconds=30)
+    result = cell.finish()
     assert result.error is not None
     assert result.error[0] == "KeyboardInterrupt"
     assert kernel.evaluate("changed") == [1]
@@ -304,7 +309,8 @@ def test_a_restart_frees_the_worker(service: Service, new_kernel: Callable[..., 
     cell = kernel.begin("%%gpu\nprint('begun')\nwhile True:\n    pass")
     cell.wait_for_text("begun")
     kernel.restart()
-    assert kernel.gpu("print('free')", seconds=20).ok().stdout == "free\n"
+    # Less than the 75 s after which the broker gives up a notebook that fell silent.
+    assert kernel.gpu("print('free')", seconds=60).ok().stdout == "free\n"
 
 
 # Strikes while the kernel itself works: before the cell's code, or after it.

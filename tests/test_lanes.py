@@ -97,7 +97,7 @@ def test_a_cell_waits_in_memory_while_the_broker_is_restarted(
     service.kill("broker")
     service.start_broker()
     service.start_worker()
-    cell.finish(seconds=30).ok()
+    cell.finish().ok()
     assert kernel.evaluate("float(base[0])") == 5.0
     assert chunks(service) == 0
 
@@ -122,7 +122,7 @@ def test_nothing_is_left_open(service: Service, new_kernel: Callable[..., Kernel
         kernel.gpu("base[0] += 1\nnew = base + 1").ok()
     assert kernel.gpu("1/0").error is not None
     kernel.gpu("base[0] += 1").ok()
-    wait_until(lambda: opened() == before, "nothing more is open than before")
+    wait_until(lambda: all(map(Counter.__le__, opened(), before)), "nothing more is open than before")
 
 
 def open_files(process: psutil.Process) -> Counter[str]:

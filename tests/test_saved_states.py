@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from end_to_end import Kernel, Service
@@ -166,6 +167,13 @@ def test_a_figure_is_there_in_the_next_kernel(
     second.run("%gpu_states --delete figures").ok()
 
 
+def states(service: Service) -> list[dict[str, Any]]:
+    said = run_binary(service.place, "states", "--json", **service.access)
+    assert said.returncode == 0, said.stderr
+    found: list[dict[str, Any]] = json.loads(said.stdout)
+    return found
+
+
 def test_an_interrupt_says_whether_something_was_done(
     service: Service, new_kernel: Callable[..., Kernel], network: Network
 ) -> None:
@@ -173,11 +181,12 @@ def test_an_interrupt_says_whether_something_was_done(
     relay = network.relay(service.address, f"unix:{service.place.folder}/run/notebook.sock")
     kernel = service.kernel(new_kernel, BATON_BROKER_ADDRESS=relay.address)
     kernel.run("x = 1\n%gpu_save one x").ok()
+    assert [state["name"] for state in states(service)] == ["one"]
 
     # The broker does it, but its answer is lost.
     relay.swallow("back")
     deleting = kernel.begin("%gpu_states --delete one")
-    wait_until(lambda: relay.has_swallowed("back"), "the broker has answered")
+    wait_until(lambda: states(service) == [], "the broker has done it")
     kernel.interrupt()
     stopped = deleting.finish()
     assert stopped.error is not None

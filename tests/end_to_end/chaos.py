@@ -48,9 +48,10 @@ def chaos(
     seed: int,
     kill_seconds: float,
     patience: float,
+    least_kills: int = 0,
 ) -> Report:
-    """Kills and restarts the broker at random moments for some time, or until all cells have ended if that takes
-    longer.
+    """Kills and restarts the broker at random moments for some time, on a slow machine until it has done so
+    `least_kills` times. Then it waits until all cells have ended.
 
     Raises AssertionError unless every cell ran exactly once and each of its lines arrived exactly once and in order.
     """
@@ -73,7 +74,7 @@ def chaos(
         now = time.monotonic()
         late = [one.name for one in sent if not one.cell.done]
         assert now - began < patience, f"after {patience} s and {kills} kills these have not ended: {late}"
-        if now >= next_kill and now - began < kill_seconds:
+        if now >= next_kill and (kills < least_kills or now - began < kill_seconds):
             service.kill("broker")
             kills += 1
             service.start_broker()

