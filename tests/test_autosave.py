@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from end_to_end import Gate, Kernel, Place, Service, background
+from end_to_end import Gate, Kernel, Place, Service, background, wait_until
 
 LOADS = "%gpu_load auto-train restores them"
 
@@ -21,14 +21,22 @@ def course(service: Service, place: Place, tmp_path: Path, new_kernel: Callable[
     return lambda: service.kernel(new_kernel, JPY_SESSION_NAME="lessons/train.ipynb")
 
 
-def test_the_next_kernel_says_what_it_can_restore(course: Callable[..., Kernel]) -> None:
+def told_first(kernel: Kernel, gate: Gate) -> str:
+    """What is said with the kernel's first `%%gpu` cell, which runs until then."""
+    cell = kernel.begin(f"%%gpu\n{gate.closed()}")
+    cell.wait_for(lambda result: LOADS in result.stderr, "it is said")
+    gate.open()
+    return cell.finish().ok().stderr
+
+
+def test_the_next_kernel_says_what_it_can_restore(course: Callable[..., Kernel], gate: Gate) -> None:
     first = course()
     first.run("values = [1]; alias = values").ok()
     assert "saved" not in first.gpu("values.append(2)").ok().stderr
     first.run("values.append(3)").ok()
     first.shutdown()
     second = course()
-    told = second.gpu("1").ok().stderr
+    told = told_first(second, gate)
     assert told.startswith("The variables of this notebook's last kernel were saved ")
     assert told.rstrip().endswith(LOADS)
     assert LOADS not in second.gpu("1").ok().stderr
@@ -56,8 +64,10 @@ def test_a_cell_in_the_background_goes_on_and_the_other_variables_are_saved(
     first.shutdown()
     gate.open()
     second = course()
-    told = second.gpu("1").ok().stderr
-    assert LOADS in told
+    wait_until(
+        lambda: "%gpu_attach" in second.run("%gpu_jobs").ok().stdout, "the broker knows that the kernel has ended"
+    )
+    told = told_first(second, gate)
     assert "A background cell of this notebook's last kernel can be attached: %gpu_jobs shows it" in told
     second.run("%gpu_load auto-train").ok()
     assert second.evaluate("values, other") == ([1], "other")
@@ -77,13 +87,15 @@ slow = Slow()
 """
 
 
-def test_a_kernel_that_is_told_to_hurry_saves_all_the_same(course: Callable[..., Kernel], tmp_path: Path) -> None:
+def test_a_kernel_that_is_told_to_hurry_saves_all_the_same(
+    course: Callable[..., Kernel], tmp_path: Path, gate: Gate
+) -> None:
     first = course()
     first.run(SLOW.format(marker=str(tmp_path / "told"))).ok()
     first.gpu("1").ok()
     first.shutdown()
     second = course()
-    assert LOADS in second.gpu("1").ok().stderr
+    told_first(second, gate)
     second.run("%gpu_load auto-train").ok()
     assert second.evaluate("slow.told") is True
 

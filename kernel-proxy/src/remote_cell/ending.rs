@@ -11,8 +11,8 @@ use baton_transport::states;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio_util::task::AbortOnDropHandle;
 
-/// How long to ask the broker.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long to ask the broker. Nothing waits for its answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The name under which a kernel that is about to end saves its variables, if it should.
 pub(super) fn autosave_name(broker: &Status, naming: &Naming) -> Option<String> {
