@@ -183,6 +183,51 @@ def test_jobs_whose_workers_do_not_connect_are_cancelled(cluster: Batch, new_ker
     cell.finish()
 
 
+def test_a_job_in_an_error_state_is_cancelled(cluster: Batch, new_kernel: Callable[..., Kernel]) -> None:
+    cluster.set("hold")
+    (cluster.folder / "state").write_text("Eqw")
+    cluster.start_broker(max=1)
+    cell = cluster.service.kernel(new_kernel).begin("%%gpu\n6 * 7")
+    paused = cluster.wait_for(lambda pool: pool["paused"], "the pool is paused")
+    assert re.fullmatch(r"Job 10\d cannot start \(state Eqw\)", paused["last_failure"])
+    check_cancelled(cluster, paused)
+    cell.kernel.interrupt()
+    cell.finish()
+
+
+def test_a_job_that_cannot_be_cancelled_is_cancelled_later(
+    cluster: Batch, new_kernel: Callable[..., Kernel]
+) -> None:
+    cluster.set("keep")
+    cluster.start_broker(max=1, worker="sh -c 'exec sleep 600'", start_limit="1s")
+    cell = cluster.service.kernel(new_kernel).begin("%%gpu\n6 * 7")
+    paused = cluster.wait_for(lambda pool: pool["paused"], "the pool is paused")
+    assert [worker["state"] for worker in paused["workers"]] == ["leaving"] * 3
+    assert (paused["pending"], paused["leaving"], cluster.cancelled) == (0, 3, [])
+    cluster.unset("keep")
+    check_cancelled(cluster, cluster.wait_for(lambda pool: not pool["workers"], "the jobs are cancelled"))
+    cell.kernel.interrupt()
+    cell.finish()
+
+
+def test_a_worker_that_runs_does_not_hide_that_others_cannot_start(
+    cluster: Batch, new_kernel: Callable[..., Kernel]
+) -> None:
+    cluster.start_broker()
+    go = cluster.service.place.signs / "go"
+    wait = f"%%gpu\nimport os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)"
+    first = cluster.service.kernel(new_kernel).begin(wait)
+    cluster.wait_for(lambda pool: pool["up"] == 1, "a worker has come")
+    cluster.set("refuse")
+    second = cluster.service.kernel(new_kernel).begin(wait)
+    paused = cluster.wait_for(lambda pool: pool["paused"], "the pool is paused")
+    assert (paused["failures"], paused["up"]) == (3, 1)
+    assert "Job violates the policy" in paused["last_failure"]
+    go.touch()
+    first.finish().ok()
+    second.finish().ok()
+
+
 def check_cancelled(cluster: Batch, paused: dict[str, Any]) -> None:
     assert (paused["failures"], paused["workers"]) == (3, [])
     assert cluster.cancelled == [job["job"] for job in cluster.submitted]

@@ -2,7 +2,7 @@
 
 Files in its folder control it: `refuse` (it accepts no job), `hold` (jobs wait until the file is removed), `broken`
 (jobs end at once), `stall` (it answers no query about jobs until the file is removed; `stalled` shows that it was
-queried), `mute` (it does not answer submissions until the file is removed), `expected` (when it says that jobs begin).
+queried), `state` (what it prints as the state of each job), `keep` (it cancels no job), `mute` (it does not answer submissions until the file is removed), `expected` (when it says that jobs begin).
 `environment.json` is the environment of jobs. Each submission is a line of `submitted`, and each cancelled job of
 `cancelled`.
 """
@@ -66,6 +66,9 @@ def status(folder: Path, number: str) -> None:
     while (folder / "stall").exists():
         (folder / "stalled").touch()
         time.sleep(POLL_SECONDS)
+    if (folder / "state").exists():
+        print((folder / "state").read_text())
+        return
     if not (folder / f"{number}.pid").exists():
         sys.exit("Invalid job id specified")
     if is_alive(int((folder / f"{number}.pid").read_text())):
@@ -87,6 +90,8 @@ def expected(folder: Path, number: str) -> None:
 
 
 def cancel(folder: Path, number: str) -> None:
+    if (folder / "keep").exists():
+        sys.exit("Unable to contact the controller")
     with (folder / "cancelled").open("a") as cancelled:
         cancelled.write(f"{number}\n")
     os.killpg(int((folder / f"{number}.pid").read_text()), signal.SIGTERM)

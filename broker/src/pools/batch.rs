@@ -53,7 +53,8 @@ pub(super) async fn check(system: BatchSystem<'_>, pool: &mut Known) -> Result<(
     Ok(())
 }
 
-/// Cancels the job of a worker that could not work, and ends the life.
+/// Cancels the job of a worker that could not work, and ends the life. If the job cannot be cancelled, [`check`] tries
+/// it again.
 pub(super) async fn cancel(
     system: BatchSystem<'_>,
     pool: &mut Known,
@@ -68,6 +69,7 @@ pub(super) async fn cancel(
             "Failed to cancel job {job} of pool {}: {answer}",
             pool.settings.name
         );
+        return pool.fail_uncancelled(name, why).await;
     }
     end(system, pool, name, Some(why)).await
 }
@@ -129,6 +131,12 @@ async fn follow(
         return Ok(());
     };
     life.state = state;
+    if life.uncancelled {
+        return match state == JobState::Gone || system.cancel(job, name).await.is_ok() {
+            true => end(system, pool, name, None).await,
+            false => Ok(()),
+        };
+    }
     match state {
         JobState::Gone => {
             let failed = match life.is_pending() {
@@ -146,7 +154,11 @@ async fn follow(
             life.expected_ms = system.expected(job, name).await;
             Ok(())
         }
-        _ => {
+        JobState::Failed => {
+            let why = format!("Job {job} cannot start ({answer})");
+            cancel(system, pool, name, why).await
+        }
+        JobState::Running | JobState::Unknown => {
             life.expected_ms = None;
             if !(life.is_late(start_limit) && life.is_pending()) {
                 return Ok(());

@@ -103,41 +103,46 @@ pub(crate) async fn run(arguments: &[String], terms: &Terms) -> Result<Said, Com
 pub(crate) enum JobState {
     Pending,
     Running,
+    /// It will never start.
+    Failed,
     /// The job has ended, or the batch system no longer knows it.
     Gone,
     /// The batch system did not answer.
     Unknown,
 }
 
-/// The first word of the output decides. For a forgotten job, Slurm prints an error, and other
-/// systems nothing.
+/// The first word of the output decides: a state of Slurm, the letter of a PBS, or those of Grid Engine. For a forgotten
+/// job, Slurm prints an error, and other systems nothing.
 pub(crate) fn job_state(said: &Result<Said, CommandError>) -> JobState {
-    const PENDING: [&str; 14] = [
+    const PENDING: [&str; 18] = [
         "PENDING",
         "PD",
         "CONFIGURING",
         "CF",
         "REQUEUED",
+        "REQUEUE_FED",
         "REQUEUE_HOLD",
+        "RESV_DEL_HOLD",
         "SUSPENDED",
+        "STOPPED",
         "QUEUED",
         "Q",
-        "QW",
-        "HQW",
         "T",
         "HELD",
         "H",
+        "WAITING",
+        "W",
+        "S",
     ];
     const RUNNING: [&str; 8] = [
         "RUNNING",
         "R",
         "COMPLETING",
         "CG",
+        "RESIZING",
+        "SIGNALING",
         "STAGE_OUT",
         "E",
-        // In Grid Engine: restarted, and being deleted.
-        "RR",
-        "DR",
     ];
     let Ok(said) = said else {
         return JobState::Unknown;
@@ -156,11 +161,25 @@ pub(crate) fn job_state(said: &Result<Said, CommandError>) -> JobState {
         };
     }
     let word = said.output.split_whitespace().next().unwrap_or_default();
-    let word = word.to_ascii_uppercase();
-    match word.as_str() {
-        word if PENDING.contains(&word) => JobState::Pending,
-        word if RUNNING.contains(&word) => JobState::Running,
-        _ => JobState::Gone,
+    match word.to_ascii_uppercase().as_str() {
+        capitals if PENDING.contains(&capitals) => JobState::Pending,
+        capitals if RUNNING.contains(&capitals) => JobState::Running,
+        "SPECIAL_EXIT" => JobState::Failed,
+        _ => grid_engine_state(word),
+    }
+}
+
+/// Grid Engine combines letters, for example in `hRqw`: held, restarted, queued, waiting.
+fn grid_engine_state(letters: &str) -> JobState {
+    let has = |some: &str| letters.contains(|letter| some.contains(letter));
+    let is_state = !letters.is_empty() && letters.chars().all(|one| "dEhrRqsStTw".contains(one));
+    match is_state {
+        false => JobState::Gone,
+        // It is being deleted.
+        true if has("d") => JobState::Running,
+        true if has("E") => JobState::Failed,
+        true if has("hqwsST") => JobState::Pending,
+        true => JobState::Running,
     }
 }
 
@@ -217,8 +236,29 @@ mod tests {
         };
         assert_eq!(state(true, "PENDING"), JobState::Pending);
         assert_eq!(state(true, "running 1"), JobState::Running);
-        for gone in ["", "FAILED", "NODE_FAIL", "COMPLETED"] {
-            assert_eq!(state(true, gone), JobState::Gone);
+        for gone in ["", "FAILED", "NODE_FAIL", "COMPLETED", "TIMEOUT", "C", "F"] {
+            assert_eq!(state(true, gone), JobState::Gone, "{gone}");
+        }
+        for pending in [
+            "qw",
+            "hqw",
+            "hRqw",
+            "Rq",
+            "s",
+            "S",
+            "tS",
+            "T",
+            "SUSPENDED",
+            "STOPPED",
+            "W",
+        ] {
+            assert_eq!(state(true, pending), JobState::Pending, "{pending}");
+        }
+        for running in ["r", "Rr", "Rt", "dr", "dt", "R", "E", "RESIZING"] {
+            assert_eq!(state(true, running), JobState::Running, "{running}");
+        }
+        for failed in ["Eqw", "Ehqw", "SPECIAL_EXIT"] {
+            assert_eq!(state(true, failed), JobState::Failed, "{failed}");
         }
         let forgotten = "slurm_load_jobs error: Invalid job id specified";
         assert_eq!(state(false, forgotten), JobState::Gone);

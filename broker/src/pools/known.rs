@@ -78,20 +78,25 @@ impl Known {
         lost_after: Duration,
         failing_limit: Duration,
     ) -> Result<Vec<(String, String)>, StoreError> {
-        let mut failed = Vec::new();
+        let (mut failed, mut works) = (Vec::new(), false);
         for life in &mut self.lives {
             let worker = seen.get(&life.row.name);
-            life.see(worker, lost_after);
+            works |= life.see(worker, lost_after);
             let Some(worker) = worker else { continue };
             if let Some(took_ms) = life.comes(worker.connected_ms) {
                 self.starts_ms.push(took_ms);
                 self.lacking.comes();
-            }
-            if learn(&mut self.row, worker) {
-                self.store.pools().keep(&self.row).await?;
+                works |= worker.failing.is_none();
             }
             let why = life.count_failure(failing_limit);
             failed.extend(why.map(|why| (life.row.name.clone(), why)));
+        }
+        let newest = self.lives.iter().max_by_key(|life| life.row.connected_ms);
+        let newest = newest.and_then(|life| seen.get(&life.row.name));
+        let learned = newest.is_some_and(|worker| learn_offer(&mut self.row, worker));
+        let forgiven = works && forgive_failures(&mut self.row);
+        if learned || forgiven {
+            self.store.pools().keep(&self.row).await?;
         }
         Ok(failed)
     }
@@ -164,6 +169,18 @@ impl Known {
         self.store.pools().keep(&self.row).await
     }
 
+    /// Counts a failure of a worker whose job could not be cancelled.
+    pub(super) async fn fail_uncancelled(
+        &mut self,
+        name: &str,
+        why: String,
+    ) -> Result<(), StoreError> {
+        if let Some(life) = self.life(name) {
+            life.uncancelled = true;
+        }
+        self.fail(why).await
+    }
+
     /// Forgets its failures, and what its last worker offered.
     pub(super) async fn resume(&mut self) -> Result<(), StoreError> {
         self.row.failures = 0;
@@ -198,10 +215,8 @@ impl Known {
         small(joining.count() + self.asked.count())
     }
 
-    /// Connected workers that take no more cells but still occupy their machines.
     fn leaving(&self) -> u32 {
-        let leaves = |life: &&Life| life.connected && (life.draining || life.failure_counted);
-        small(self.lives.iter().filter(leaves).count())
+        small(self.lives.iter().filter(|life| life.is_leaving()).count())
     }
 
     /// How long a worker may be idle before it leaves.
@@ -318,18 +333,23 @@ impl Known {
     }
 }
 
-/// Records what a worker offers, and that the pool works again. Returns whether the row has changed.
-fn learn(row: &mut PoolRow, worker: &SeenWorker) -> bool {
+/// Records what a worker offers. Returns whether that is new.
+fn learn_offer(row: &mut PoolRow, worker: &SeenWorker) -> bool {
     let offer = without_end(&worker.offer);
     let is_new = row.offer.as_ref() != Some(&offer) || row.slots != worker.slots;
-    let recovered = worker.failing.is_none() && row.failures > 0 && !is_paused(row);
     row.offer = Some(offer);
     row.slots = worker.slots;
-    if recovered {
+    is_new
+}
+
+/// A worker has started well. That does not end a pause, which a person does. Returns whether there were failures.
+fn forgive_failures(row: &mut PoolRow) -> bool {
+    let forgives = row.failures > 0 && !is_paused(row);
+    if forgives {
         row.failures = 0;
         row.words = None;
     }
-    is_new || recovered
+    forgives
 }
 
 /// Removes the time at which this worker leaves, which is not a property of the pool.

@@ -20,6 +20,8 @@ pub(super) struct Life {
     failing: Option<(Instant, String)>,
     /// Whether its failure has been counted for the pool.
     pub(super) failure_counted: bool,
+    /// Its job should have ended, but could not be cancelled. That is tried again.
+    pub(super) uncancelled: bool,
     pub(super) draining: bool,
     pub(super) connected: bool,
     pub(super) expected_ms: Option<i64>,
@@ -35,24 +37,30 @@ impl Life {
             lost: false,
             failing: None,
             failure_counted: false,
+            uncancelled: false,
             draining: false,
             connected: false,
             expected_ms: None,
         }
     }
 
-    /// Records whether the worker is connected, and how it is.
-    pub(super) fn see(&mut self, worker: Option<&SeenWorker>, lost_after: Duration) {
+    /// Records whether the worker is connected, and how it is. Returns whether its sessions start again.
+    pub(super) fn see(&mut self, worker: Option<&SeenWorker>, lost_after: Duration) -> bool {
         self.connected = worker.is_some_and(|worker| worker.is_connected);
         self.lost = self.row.connected_ms.is_some() && !self.connected && self.is_late(lost_after);
-        let Some(worker) = worker else { return };
+        let Some(worker) = worker else { return false };
         if self.connected {
             self.missing_since = None;
             self.draining = worker.draining;
         }
-        let since = self.failing.take();
-        let since = since.map_or_else(Instant::now, |(since, _)| since);
+        let before = self.failing.take();
+        let was_failing = before.is_some();
+        let since = before.map_or_else(Instant::now, |(since, _)| since);
         self.failing = worker.failing.clone().map(|why| (since, why));
+        if self.connected && self.failing.is_none() {
+            self.uncancelled = false;
+        }
+        was_failing && self.failing.is_none()
     }
 
     /// Records when the worker first connected. Returns how long its start took, if this is the first time.
@@ -85,9 +93,9 @@ impl Life {
         self.failing.as_ref().map(|(_, why)| why.clone())
     }
 
-    /// Whether its job was last checked at least this long ago. A connected worker needs no check.
+    /// Whether its job was last checked at least this long ago. A connected worker needs no check, unless it is to end.
     pub(super) fn is_due(&self, every: Duration) -> bool {
-        !self.connected && self.checked.is_none_or(|at| at.elapsed() >= every)
+        (!self.connected || self.uncancelled) && self.checked.is_none_or(|at| at.elapsed() >= every)
     }
 
     /// Whether it has been missing for at least this time.
@@ -96,16 +104,21 @@ impl Life {
         since.elapsed() >= limit
     }
 
-    /// Whether it has never connected. A job that the batch system restarts does not count: earlier
+    /// Whether it has never connected, and still may. A job that the batch system restarts does not count: earlier
     /// starts do not show how long a restart takes.
     pub(super) fn is_pending(&self) -> bool {
-        self.row.connected_ms.is_none()
+        self.row.connected_ms.is_none() && !self.uncancelled
+    }
+
+    /// Whether it takes no more cells but still occupies its machine.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.uncancelled || self.connected && (self.draining || self.failure_counted)
     }
 
     /// Whether it can take cells, or has been missing only for a short time.
     pub(super) fn is_up(&self) -> bool {
         let is_missed = self.row.connected_ms.is_some() && self.state != JobState::Pending;
-        !self.draining && (self.connected || is_missed && !self.lost)
+        !self.draining && !self.uncancelled && (self.connected || is_missed && !self.lost)
     }
 
     pub(super) fn shown(&self) -> PoolWorker {
@@ -120,7 +133,7 @@ impl Life {
 
     fn shown_state(&self) -> PoolWorkerState {
         match self.state {
-            _ if self.draining => PoolWorkerState::Leaving,
+            _ if self.draining || self.uncancelled => PoolWorkerState::Leaving,
             _ if self.connected => PoolWorkerState::Connected,
             JobState::Pending => PoolWorkerState::Queued,
             _ if self.row.connected_ms.is_some() => PoolWorkerState::Disconnected,
