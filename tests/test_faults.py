@@ -93,7 +93,11 @@ def test_a_session_killed_while_a_cell_runs(notebook: Kernel) -> None:
 
 
 def test_a_session_that_ends_itself(notebook: Kernel) -> None:
-    check_lost(notebook.gpu("import os\nvalues.append('lost')\nos._exit(3)"), notebook)
+    result = notebook.gpu("import os\nvalues.append('lost')\nos._exit(3)")
+    check_lost(result, notebook)
+    assert result.error is not None
+    assert "ended (exit status 3)" in result.error[1]
+    assert "its last line was" not in result.error[1]
     assert notebook.gpu("values").ok().value == "[1, 2]"
 
 

@@ -65,7 +65,7 @@ pub(crate) fn session_died(
         |status| format!("ended ({})", describe(status)),
     );
     let last_words = match last_lines.last() {
-        Some(line) => format!("; its last line was: {line}"),
+        Some(line) => format!("; its last line was: {}", line.trim_end_matches('.')),
         None => String::new(),
     };
     let memory = match peak_bytes {

@@ -24,6 +24,7 @@ def give_no_addresses(app: Any) -> None:
     """Raises AttributeError if this ipykernel binds its sockets in a way that is not known here."""
     require(SOCKETS)
     app.connection_file = _NO_FILE
+    app.transport = "ipc"  # of TCP, ipykernel warns; that would be the last line of each session that dies silently
     app._bind_socket = lambda _socket, port: port
     for step in ("init_connection_file", "write_connection_file", "init_heartbeat"):
         setattr(app, step, lambda: None)
