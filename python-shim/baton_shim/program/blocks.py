@@ -7,7 +7,7 @@ so its blocks need `python -m baton` (`run.py`).
 from __future__ import annotations
 
 import contextlib
-import os
+import shlex
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -41,11 +41,15 @@ class ProgramBlocks:
 
     @property
     def not_transformed(self) -> str:
-        program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "PROGRAM.py"
+        program = sys.argv[0] if sys.argv else ""
+        if program in ("", "-", "-c"):
+            start = "save the program in a file and start it with `python -m baton FILE`"
+        else:
+            start = f"start the program with `python -m baton {shlex.quote(program)}`"
         return (
             "This 'with gpu:' was compiled before Baton was imported, so its block cannot move to a GPU; "
             "none of it has run\n"
-            f"hint: start the program with 'python -m baton {program}', import baton before the module with the block, "
+            f"hint: {start}, import baton before the module with the block, "
             "or put the block into a function under @gpu"
         )
 
