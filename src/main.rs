@@ -1,5 +1,11 @@
 //! The command `baton`: reads the command line, sets up logging, calls one crate's `run`.
 
+// An ordinary `println!` panics if nobody reads it.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+mod output;
+
 mod arguments;
 mod cli;
 mod commands;
@@ -11,6 +17,7 @@ mod service;
 mod settings;
 mod signals;
 
+use anyhow::Context;
 use baton_gpu_worker::gpu::{sleep, trial};
 use cli::{Command, Parsed};
 use settings::{Settings, Surroundings};
@@ -26,6 +33,10 @@ fn main() -> ExitCode {
         }
         _ => run(&surroundings, cli::parse(&arguments)),
     };
+    let result = result.and_then(|code| match output::missing() {
+        None => Ok(code),
+        Some(error) => Err(error).context("The output could not be written"),
+    });
     result.unwrap_or_else(|error| {
         report(&error);
         ExitCode::FAILURE
@@ -100,8 +111,8 @@ fn run(surroundings: &Surroundings, parsed: Parsed) -> anyhow::Result<ExitCode> 
 }
 
 fn report(error: &anyhow::Error) {
-    eprintln!("Error: {error}");
+    errln!("Error: {error}");
     for cause in error.chain().skip(1) {
-        eprintln!("  because: {cause}");
+        errln!("  because: {cause}");
     }
 }

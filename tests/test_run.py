@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -150,14 +151,64 @@ def test_what_cannot_run_is_told_before(run: Runs, tmp_path: Path) -> None:
         (["missing.py"], "There is no script missing.py"),
         (["good.ipynb", "an argument"], "A notebook takes no arguments"),
         (["good.ipynb", "-p", "5"], "`5` is not a parameter"),
+        (["good.ipynb", "-o", "no/such/folder.ipynb"], "no/such/folder.ipynb cannot be written"),
+        (["--detach", "good.ipynb", "-o", "no/such/folder.ipynb"], "no/such/folder.ipynb cannot be written"),
         (["good.ipynb", "--timeout", "soon"], "--timeout soon: that is not a duration"),
     ]:
         said = run(*arguments)
         assert said.returncode != 0
         assert told in said.stderr, said.stderr
-    said = run("good.ipynb", "-o", "no/such/folder.ipynb")
+
+
+def test_a_run_that_does_not_begin_leaves_the_former_notebook(run: Runs, tmp_path: Path) -> None:
+    write(tmp_path / "good.ipynb", "print('result')")
+    assert run("good.ipynb").returncode == 0
+    before = (tmp_path / "good.out.ipynb").read_bytes()
+    said = run("good.ipynb", "--gpu", "h100")
     assert said.returncode == 3
-    assert "Failed to write no/such/folder.ipynb" in said.stderr
+    assert "NoGpu: The cell asks for the GPU h100, but the connected workers have no GPU\nhint: leave --gpu out" in (
+        said.stderr
+    )
+    assert "Your variables" not in said.stderr
+    assert "notebook so far" not in said.stderr
+    assert (tmp_path / "good.out.ipynb").read_bytes() == before
+
+
+def test_a_notebook_that_cannot_be_written_is_fetched_to_another_place(
+    run: Runs, place: Place, tmp_path: Path
+) -> None:
+    cell, sign = held(place, "held")
+    write(tmp_path / "good.ipynb", cell, "print('result')")
+    folder = tmp_path / "results"
+    folder.mkdir()
+    process = run.begin("good.ipynb", "-o", "results/good.ipynb")
+    wait_until((folder / "good.ipynb").exists, "the run has begun")
+    folder.rename(tmp_path / "moved")
+    sign.touch()
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 3
+    assert "Failed to write results/good.ipynb" in errors
+    assert "hint: `baton fetch" in errors
+    (job,) = json.loads(run("--json", command="jobs").stdout)
+    assert printed(fetched(run, job["job"], "fetched.ipynb").cells[1]) == "result\n"
+
+
+def test_cells_marked_to_be_skipped_do_not_run(run: Runs, tmp_path: Path) -> None:
+    skipped = new_code_cell("print('skipped')", metadata={"tags": ["skip-execution"]})
+    write(tmp_path / "skips.ipynb", "print('a')", skipped, "print('b')")
+    assert run("skips.ipynb").returncode == 0
+    assert [printed(cell) for cell in read(tmp_path / "skips.out.ipynb").cells] == ["a\n", "", "b\n"]
+
+
+def test_a_run_goes_on_when_nobody_reads_its_output(run: Runs, tmp_path: Path) -> None:
+    write(tmp_path / "train.ipynb", "seed = 0", "print(seed)")
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = run.begin("train.ipynb", "-p", "seed=1..3", stdout=writer, stderr=writer)
+    os.close(writer)
+    assert process.wait(timeout=100) == 0
+    for seed in (1, 2, 3):
+        assert printed(read(tmp_path / f"train.seed={seed}.out.ipynb").cells[-1]) == f"{seed}\n"
 
 
 def test_a_time_limit(run: Runs, tmp_path: Path) -> None:
@@ -207,6 +258,14 @@ def test_a_scripts_traceback_is_its_own(run: Runs, tmp_path: Path) -> None:
     assert f'File "{tmp_path}/wrong.py", line 1' in run("wrong.py").stderr
 
 
+def test_a_script_that_a_signal_ends_has_the_status_that_a_shell_gives_it(run: Runs, tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text("import os, sys\nos.kill(os.getpid(), int(sys.argv[1]))\n")
+    said = run("ends.py", "9")
+    assert (said.returncode, said.stderr) == (137, "ends.py was killed; often the machine's memory ran out\n")
+    said = run("ends.py", "11")
+    assert (said.returncode, said.stderr) == (139, "ends.py was ended by signal 11\n")
+
+
 # ---- in the background
 
 
@@ -243,6 +302,15 @@ def test_a_detached_run_is_cancelled_by_its_job(run: Runs, place: Place, tmp_pat
     ran = read(tmp_path / "long.out.ipynb")
     assert printed(ran.cells[0]) == "begun\n"
     assert ran.metadata.baton.outcome == "interrupted"
+
+
+def test_a_detached_run_is_cancelled_before_it_is_submitted(run: Runs, tmp_path: Path) -> None:
+    write(tmp_path / "long.ipynb", "print('never')")
+    job = run.detach("long.ipynb")
+    said = run(job, command="cancel")
+    assert (said.returncode, said.stderr) == (0, "The run that was started here ends\n")
+    assert run("-f", job, command="logs").returncode == 130
+    assert not (tmp_path / "long.out.ipynb").exists()
 
 
 def test_a_run_that_was_killed_says_so_and_leaves_what_it_had(run: Runs, place: Place, tmp_path: Path) -> None:

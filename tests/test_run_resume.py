@@ -93,6 +93,13 @@ def test_variables_are_kept_in_the_sandbox_of_a_course(service: Service) -> None
     assert printed(out(run).cells[2]) == "mended\n"
 
 
+def test_variables_that_are_kept_can_be_dropped(run: Runs) -> None:
+    job = failed(run, LOADS, FAILS, LAST)
+    assert f"`baton cancel {job}` drops them" in run(job, command="logs").stderr
+    assert run(job, command="cancel").returncode == 0
+    wait_until(lambda: not run.place.has("run", f"--in-background={job}"), "the process of the run has ended")
+
+
 def test_it_may_fail_and_go_on_again(run: Runs) -> None:
     job = failed(run, LOADS, FAILS, LAST)
     model = printed(out(run).cells[0])

@@ -11,6 +11,7 @@ use std::{
 const PARAMETERS: &str = "parameters";
 const INJECTED: &str = "injected-parameters";
 const MAY_FAIL: &str = "raises-exception";
+const SKIPPED: &str = "skip-execution";
 
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
@@ -81,14 +82,14 @@ impl Document {
             .expect("a notebook was parsed")
     }
 
-    /// The cells that a run executes: code cells that are not empty.
+    /// The cells that a run executes: code cells that are neither empty nor marked to be skipped.
     #[must_use]
     pub fn code_cells(&self) -> Vec<CodeCell> {
         let code = self
             .cells()
             .iter()
             .enumerate()
-            .filter(|(_, cell)| is_code(cell));
+            .filter(|(_, cell)| is_code(cell) && !has_tag(cell, SKIPPED));
         code.map(|(number, cell)| CodeCell {
             number,
             source: text(&cell["source"]),

@@ -13,6 +13,7 @@ mod parameters;
 mod report;
 mod streams;
 
+use baton_humanize::SAFE;
 use baton_jupyter_client::{ClientError, Kernel, Kernelspec, ReplyStatus};
 use std::{path::Path, time::Duration};
 use tokio::sync::{Notify, mpsc};
@@ -53,11 +54,8 @@ pub enum End {
     Stopped(String),
     /// The time limit of the job, or of cells in its course, was reached.
     TimedOut,
-    /// The service could not run it, or could not finish it: the error and its message.
-    ServiceFailed {
-        name: String,
-        value: String,
-    },
+    /// The service could not run it, or could not finish it: the message and its hints.
+    ServiceFailed(String),
 }
 
 /// The description of one job.
@@ -152,10 +150,9 @@ impl Runner {
                 "KeyboardInterrupt" => End::Interrupted,
                 "CellStopped" => End::Stopped(error.evalue),
                 "CellTimeout" => End::TimedOut,
-                _ => End::ServiceFailed {
-                    name: error.ename,
-                    value: error.evalue,
-                },
+                _ => {
+                    End::ServiceFailed(service_error(&error.ename, &error.evalue, &error.traceback))
+                }
             },
         })
     }
@@ -166,6 +163,14 @@ impl Runner {
             self.kernel.shut_down().await;
         }
     }
+}
+
+/// The service's message with its hints. A run has no variables that could be safe.
+fn service_error(name: &str, message: &str, traceback: &[String]) -> String {
+    let message = message.trim_end_matches(SAFE).trim_end_matches(". ");
+    let hints = traceback.iter().filter(|line| line.starts_with("hint: "));
+    let lines = std::iter::once(format!("{name}: {message}")).chain(hints.cloned());
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The cell that runs the program. It defines no variables.
@@ -225,16 +230,27 @@ pub fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::PermissionsExt as _;
 
-    let folder = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
     let mode = std::fs::metadata(path).map_or(0o644, |file| file.permissions().mode());
     let mut file = tempfile::Builder::new()
         .prefix(".baton-")
         .permissions(std::fs::Permissions::from_mode(mode & 0o777))
-        .tempfile_in(folder)?;
+        .tempfile_in(folder_of(path))?;
     file.write_all(bytes)?;
     file.persist(path)?;
     Ok(())
+}
+
+/// Checks that [`replace`] can write this file, and leaves it as it is.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn check_replaceable(path: &Path) -> std::io::Result<()> {
+    tempfile::tempfile_in(folder_of(path)).map(drop)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
 }

@@ -3,7 +3,7 @@
 
 use super::{
     ask::{ENTRIES, client, filters, find, find_if_any, list, run, shown, text},
-    run::cancel_group,
+    run::{cancel_group, cancel_run},
 };
 use crate::{arguments::JobArgument, settings::Settings};
 use anyhow::Context;
@@ -196,6 +196,16 @@ async fn cancel_all(
 ) -> anyhow::Result<Vec<Job>> {
     // Do this first, so that no further job of the group is submitted after those that are cancelled below.
     let to_come = cancel_group(settings, end)?;
+    if to_come.is_none() && cancel_run(settings, end)? {
+        errln!("The run that was started here ends");
+        // The broker may not know the job yet, may be away, or has seen its end.
+        return match find_if_any(api, end).await {
+            Ok(Some(job)) if job.state != JobState::Finished => {
+                Ok(cancel_one(api, &job, why).await.into_iter().collect())
+            }
+            _ => Ok(Vec::new()),
+        };
+    }
     if to_come.is_none()
         && let Some(job) = find_if_any(api, end).await?
     {
@@ -230,8 +240,8 @@ async fn cancel_all(
     }
     match to_come {
         Some(0) | None => {}
-        Some(1) => eprintln!("1 job of this group will not be submitted"),
-        Some(jobs) => eprintln!("{jobs} jobs of this group will not be submitted"),
+        Some(1) => errln!("1 job of this group will not be submitted"),
+        Some(jobs) => errln!("{jobs} jobs of this group will not be submitted"),
     }
     Ok(cancelled)
 }

@@ -168,7 +168,7 @@ pub(super) fn run(
         .enable_all()
         .build()
         .context("Failed to prepare requests to the broker")?;
-    print!("{}", runtime.block_on(answer)?);
+    out!("{}", runtime.block_on(answer)?);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -176,8 +176,8 @@ pub(super) fn run(
 fn report_not_submitted(jobs: usize) {
     match jobs {
         0 => {}
-        1 => eprintln!("1 job of this group has not been submitted yet"),
-        jobs => eprintln!("{jobs} jobs of this group have not been submitted yet"),
+        1 => errln!("1 job of this group has not been submitted yet"),
+        jobs => errln!("{jobs} jobs of this group have not been submitted yet"),
     }
 }
 

@@ -130,18 +130,18 @@ fn token(settings: &Settings, listen: &Listen) -> anyhow::Result<Option<(String,
 }
 
 fn greet(address: &BrokerAddress, token_kept_in: Option<&str>, everyone_has_a_token: bool) {
-    println!("The broker listens on {address}");
-    println!("Notebooks and workers find it with BATON_BROKER_ADDRESS={address}");
+    outln!("The broker listens on {address}");
+    outln!("Notebooks and workers find it with BATON_BROKER_ADDRESS={address}");
     if everyone_has_a_token {
-        println!(
+        outln!(
             "Each person who is not in a Hub and each worker needs a token of their own: `baton people add NAME`"
         );
     }
     match token_kept_in {
         Some(place) if everyone_has_a_token => {
-            println!("The token in {place} opens everything: keep it on this machine");
+            outln!("The token in {place} opens everything: keep it on this machine");
         }
-        Some(place) => println!("They need the token in {place}"),
+        Some(place) => outln!("They need the token in {place}"),
         None => {}
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         let mut signals = EndSignals::listen().context("Failed to listen for signals")?;
         let ready = |address| {
-            println!("Serving chunks on {scheme}://{address}");
+            outln!("Serving chunks on {scheme}://{address}");
             notify::serves(&format!("Listening on {address}"));
         };
         let end = async {

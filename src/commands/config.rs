@@ -25,7 +25,7 @@ pub(crate) fn main(surroundings: &Surroundings, of: &Config) -> anyhow::Result<E
     match of {
         Config::Check { file } => check(surroundings, file.as_ref())?,
         Config::Show => show(surroundings)?,
-        Config::Reference => print!("{}", settings::reference()),
+        Config::Reference => out!("{}", settings::reference()),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -42,7 +42,7 @@ fn check(surroundings: &Surroundings, file: Option<&PathBuf>) -> anyhow::Result<
     let settings = Settings::read(&surroundings, Flags::new())?;
     PoolSettings::read(&settings.pool.0).context("The settings of a pool are wrong")?;
     broker::tls_files(&settings)?;
-    println!("The settings are valid");
+    outln!("The settings are valid");
     Ok(())
 }
 
@@ -52,9 +52,11 @@ fn show(surroundings: &Surroundings) -> anyhow::Result<()> {
     let key_width = widest(&mut shown.iter().map(|setting| setting.key.len()));
     let value_width = widest(&mut shown.iter().map(|setting| setting.value.chars().count()));
     for setting in shown {
-        println!(
+        outln!(
             "{:key_width$}  {:value_width$}  {}",
-            setting.key, setting.value, setting.origin
+            setting.key,
+            setting.value,
+            setting.origin
         );
     }
     Ok(())

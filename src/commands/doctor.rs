@@ -64,7 +64,7 @@ pub(crate) fn main(
     let findings = findings(surroundings, settings, of.python.clone());
     let checks: Vec<Check<'_>> = findings.iter().map(Check::from).collect();
     match of.json {
-        true => println!("{}", serde_json::to_string_pretty(&checks)?),
+        true => outln!("{}", serde_json::to_string_pretty(&checks)?),
         false => checks.iter().for_each(print),
     }
     Ok(match checks.iter().all(|check| check.ok) {
@@ -100,10 +100,10 @@ fn findings(
 
 fn print(check: &Check<'_>) {
     match check.fix {
-        None => println!("ok     {}", check.what),
+        None => outln!("ok     {}", check.what),
         Some(fix) => {
-            println!("wrong  {}", indented(check.what));
-            println!("       fix: {}", indented(fix));
+            outln!("wrong  {}", indented(check.what));
+            outln!("       fix: {}", indented(fix));
         }
     }
 }

@@ -86,7 +86,7 @@ async fn list(api: &Api, here: &Here, json: bool) -> anyhow::Result<ExitCode> {
         environment,
     });
     let environments: Vec<Listed> = environments.collect();
-    print!("{}", shown(environments.as_slice(), json, table)?);
+    out!("{}", shown(environments.as_slice(), json, table)?);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -96,14 +96,14 @@ fn list(kept: &[Kept], json: bool) -> anyhow::Result<ExitCode> {
                 unix_ms: kept.at_ms,
             })
             .collect();
-        println!("{}", serde_json::to_string_pretty(&shown)?);
+        outln!("{}", serde_json::to_string_pretty(&shown)?);
     } else {
         let rows = kept.iter().map(|kept| {
             let (path, was) = (kept.path.to_string(), kept.was.to_string());
             [time(kept.at_ms), was, kept.bytes.to_string(), path]
         });
         let nothing = "No %%gpu cell has deleted or replaced files here lately";
-        print!(
+        out!(
             "{}",
             text::table(["WHEN", "WHAT", "BYTES", "PATH"], rows, nothing)
         );
@@ -161,17 +161,17 @@ fn without_dots(path: &Path) -> PathBuf {
 
 fn restore(folder: &Path, trash: &Trash, chosen: &[&Kept]) -> anyhow::Result<ExitCode> {
     if chosen.is_empty() {
-        println!("No file that a %%gpu cell deleted is missing here");
+        outln!("No file that a %%gpu cell deleted is missing here");
     }
     let mut all = ExitCode::SUCCESS;
     for kept in chosen {
         match kept.restore(folder, trash) {
             Ok(()) => {
                 let when = time(kept.at_ms);
-                println!("Restored '{}', {} {when}", kept.path, kept.was);
+                outln!("Restored '{}', {} {when}", kept.path, kept.was);
             }
             Err(error) => {
-                eprintln!("Failed to restore '{}': {error}", kept.path);
+                errln!("Failed to restore '{}': {error}", kept.path);
                 all = ExitCode::FAILURE;
             }
         }

@@ -65,12 +65,12 @@ pub(crate) fn main(surroundings: &Surroundings, of: &Install) -> anyhow::Result<
     let specification = shown(specification(&python.executable)?);
     write(&folder, &specification)
         .with_context(|| format!("Failed to write the kernelspec into {}", folder.display()))?;
-    println!(
+    outln!(
         "Installed the kernel \"Python (shared GPU)\" in {}",
         folder.display()
     );
     if python.packages["baton_shim"].is_none() {
-        println!(
+        outln!(
             "hint: {} does not have Baton's Python package yet: install it there, then run `baton doctor`",
             python.executable.display()
         );

@@ -103,14 +103,14 @@ fn read_token() -> anyhow::Result<String> {
         io::stdin().read_line(&mut text)?;
         return Ok(text);
     }
-    eprint!("Token: ");
+    err!("Token: ");
     let shown = tcgetattr(io::stdin()).context("Failed to hide the token")?;
     let mut hidden: Termios = shown.clone();
     hidden.local_flags.remove(LocalFlags::ECHO);
     tcsetattr(io::stdin(), SetArg::TCSAFLUSH, &hidden).context("Failed to hide the token")?;
     let read = io::stdin().read_line(&mut text);
     tcsetattr(io::stdin(), SetArg::TCSAFLUSH, &shown)?;
-    eprintln!();
+    errln!();
     read.context("Failed to read the token")?;
     Ok(text)
 }

@@ -149,9 +149,9 @@ impl Import {
             printed.write_record(token)?;
         }
         printed.flush()?;
-        eprintln!("Added {added} people, and changed the course or role of {changed}");
+        errln!("Added {added} people, and changed the course or role of {changed}");
         if added > 0 {
-            eprintln!(
+            errln!(
                 "Their tokens are above, shown once: give each person only their own line, and keep no copy"
             );
         }
@@ -186,7 +186,7 @@ fn list(people: &People) -> anyhow::Result<ExitCode> {
         });
         [person.name.clone(), what(person), expires]
     });
-    print!(
+    out!(
         "{}",
         table(["NAME", "IS", "EXPIRES"], rows, "No people yet")
     );
@@ -199,7 +199,7 @@ fn remove(mut file: PeopleFile, names: &[String]) -> anyhow::Result<ExitCode> {
     }
     file.write()?;
     for name in names {
-        eprintln!("{name} was removed: the token no longer works");
+        errln!("{name} was removed: the token no longer works");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -213,9 +213,9 @@ fn rotate(mut file: PeopleFile, name: &str, expiry: &Expiry) -> anyhow::Result<E
 }
 
 fn show_token(name: &str, token: &str, is_worker: bool) {
-    println!("{token}");
+    outln!("{token}");
     let reader = if is_worker { "the worker's user" } else { name };
-    eprintln!(
+    errln!(
         "This is the token of {name}, shown once: put it into a file that only {reader} can read, and name the file with BATON_TOKEN_FILE"
     );
 }

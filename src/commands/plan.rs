@@ -56,20 +56,20 @@ pub(crate) fn main(
             }
             false => fleet::simulate(plan, settings)?,
         };
-        print!("{said}");
+        out!("{said}");
         return Ok(ExitCode::SUCCESS);
     }
     if plan.timetable {
-        print!("{}", from_broker::timetable(&settings()?, plan.json)?);
+        out!("{}", from_broker::timetable(&settings()?, plan.json)?);
         return Ok(ExitCode::SUCCESS);
     }
     if plan.policies {
-        print!("{}", policies::compare(plan)?);
+        out!("{}", policies::compare(plan)?);
         return Ok(ExitCode::SUCCESS);
     }
     if plan.from_broker {
         let findings = from_broker::ask(&settings()?, plan)?;
-        print!(
+        out!(
             "{}",
             if plan.json {
                 findings.json()
@@ -89,7 +89,7 @@ pub(crate) fn main(
                 states::MAX_PEOPLE
             )
         })?;
-        print!("{}", report::states(&states, plan.json));
+        out!("{}", report::states(&states, plan.json));
         return Ok(ExitCode::SUCCESS);
     }
     let gpu_counts = question.gpu_counts();
@@ -108,9 +108,9 @@ pub(crate) fn main(
     let most = on_all_cores(&gpu_counts, |&gpus| question.most(gpus));
     let most = most.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     if plan.json {
-        println!("{}", report::json(&question, &answers, &most));
+        outln!("{}", report::json(&question, &answers, &most));
     } else {
-        print!("{}", report::text(&question, &answers, &most));
+        out!("{}", report::text(&question, &answers, &most));
     }
     write_report(plan, || report::html(&question, &answers, &most))?;
     Ok(ExitCode::SUCCESS)

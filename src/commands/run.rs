@@ -17,7 +17,7 @@ use self::{
     arguments::IN_BACKGROUND,
     progress::Progress,
     record::{Ended, Record, RunFolder},
-    request::{Loaded, OneJob, Request},
+    request::{Loaded, OneJob, Request, check_outputs},
     watched::Run,
 };
 use crate::{settings::Settings, signals::EndSignals};
@@ -27,6 +27,7 @@ use nix::unistd;
 use std::{
     ffi::OsString,
     fs::File,
+    pin::pin,
     process::{Command, ExitCode, Stdio},
 };
 use tokio::{runtime::Builder, sync::mpsc};
@@ -36,6 +37,7 @@ type Parse = fn(&[OsString]) -> Option<RunArguments>;
 pub(crate) use self::{
     arguments::{Fetch, Logs, RunArguments},
     group::{cancel as cancel_group, to_come as to_come_of_group},
+    record::cancel as cancel_run,
     results::{fetch, logs},
 };
 
@@ -84,6 +86,7 @@ fn run_alone(
     let loaded = Loaded::read(request)?.with(job);
     if !in_background {
         // Errors must appear before anything is begun.
+        check_outputs(std::slice::from_ref(job))?;
         folder.begin(&Record::new(job, request)?)?;
         folder.write_notebook(loaded.document())?;
         if detaches {
@@ -132,7 +135,9 @@ async fn run_one(run: Run<'_>, in_background: bool) -> anyhow::Result<Ended> {
     let progress = Progress::new(run.folder, run.loaded, is_quiet)?;
     let signals = EndSignals::listen().context("Failed to listen for signals")?;
     let (interrupt, interrupts) = mpsc::channel(1);
-    let listening = tokio::spawn(pass_on(signals, interrupt, in_background));
+    let folder = run.folder.clone();
+    let cancelled = async move { folder.cancelled().await };
+    let listening = tokio::spawn(pass_on(signals, cancelled, interrupt, in_background));
     let ended = match in_background && run.request.is_notebook() && !run.request.keep.is_zero() {
         true => resume::run(run, progress, interrupts).await,
         false => watched::run(run, progress, interrupts, |_| {}).await,
@@ -141,12 +146,25 @@ async fn run_one(run: Run<'_>, in_background: bool) -> anyhow::Result<Ended> {
     ended
 }
 
-/// Passes interrupts on. A background run may outlive its terminal.
-async fn pass_on(mut signals: EndSignals, interrupt: mpsc::Sender<()>, in_background: bool) {
+/// Passes interrupts on, and that the run is `cancelled`. A background run may outlive its terminal.
+async fn pass_on(
+    mut signals: EndSignals,
+    cancelled: impl Future<Output = ()>,
+    interrupt: mpsc::Sender<()>,
+    in_background: bool,
+) {
+    let mut cancelled = pin!(cancelled);
+    let mut is_cancelled = false;
     loop {
-        match in_background {
-            true => signals.received_without_terminal().await,
-            false => signals.received().await,
+        let signal = async {
+            match in_background {
+                true => signals.received_without_terminal().await,
+                false => signals.received().await,
+            }
+        };
+        tokio::select! {
+            () = signal => {}
+            () = &mut cancelled, if !is_cancelled => is_cancelled = true,
         }
         if interrupt.send(()).await.is_err() {
             return;

@@ -66,7 +66,7 @@ pub(crate) fn main(
     }
     logging::to_stderr(surroundings, "info");
     let Some(_alone) = folder.lock()? else {
-        println!("Already running: unix:{}", folder.socket().display());
+        outln!("Already running: unix:{}", folder.socket().display());
         return Ok(ExitCode::SUCCESS);
     };
     let state_folder = settings.state_folder.join(own_name(surroundings, &folder));
@@ -91,7 +91,7 @@ pub(crate) fn main(
     folder.write_dashboard(url.as_deref())?;
     broker.dashboard = dashboard.map(|(listener, _)| Arc::new(listener));
     if let (Some(url), false) = (url, of.in_background) {
-        println!("Dashboard: {url}");
+        outln!("Dashboard: {url}");
     }
 
     runtime::allow_many_open_files();
@@ -164,7 +164,7 @@ async fn serve(
             // The broker did not start and has reported why.
             return Ok(());
         };
-        println!("Ready: {address}");
+        outln!("Ready: {address}");
         on_its_threads(baton_gpu_worker::run(worker(address), asked)).await
     };
     let (broker, worker) = tokio::join!(broker, worker);

@@ -44,8 +44,10 @@ class Runs:
         options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 300, "check": False}
         return subprocess.run([BINARY, command, *arguments], env=self._environment, cwd=self.folder, **options)
 
-    def begin(self, *arguments: str) -> subprocess.Popen[str]:
-        options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    def begin(
+        self, *arguments: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE
+    ) -> subprocess.Popen[str]:
+        options: dict[str, Any] = {"stdout": stdout, "stderr": stderr, "text": True}
         return subprocess.Popen([BINARY, "run", *arguments], env=self._environment, cwd=self.folder, **options)
 
     def detach(self, *arguments: str) -> str:

@@ -28,7 +28,7 @@ pub(super) async fn sync(api: &Api, here: &Here, name: &str) -> anyhow::Result<E
     let is_current = before.as_ref().is_some_and(|own| own.key == key);
     let changed = before.map_or_else(Vec::new, |own| changes(&folder, &own));
     if is_current && !changed.is_empty() {
-        println!("The packages of {name} have changed since it was installed here:");
+        outln!("The packages of {name} have changed since it was installed here:");
         print_changes(&changed);
         folder.discard(&key)?;
     }
@@ -47,10 +47,8 @@ pub(super) async fn sync(api: &Api, here: &Here, name: &str) -> anyhow::Result<E
         false => "installed",
     };
     let lock = short(&wanted.digest);
-    println!("The environment {name} is {what} (Python {version}, lock {lock})");
-    println!(
-        "Select the kernel \"{kernel}\" in your notebook; reload the page if it is not listed"
-    );
+    outln!("The environment {name} is {what} (Python {version}, lock {lock})");
+    outln!("Select the kernel \"{kernel}\" in your notebook; reload the page if it is not listed");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -58,33 +56,33 @@ pub(super) async fn check(api: &Api, here: &Here, name: &str) -> anyhow::Result<
     let wanted = lock(api, name).await?;
     let now = short(&wanted.digest);
     match here.installed(name) {
-        None => println!("The environment {name} is not installed here"),
+        None => outln!("The environment {name} is not installed here"),
         Some(own) if own.lock != wanted.digest => {
             let before = short(&own.lock);
-            println!(
+            outln!(
                 "The lock of {name} has changed: {before} is installed here, the workers have {now}"
             );
         }
         Some(own) => {
             let changed = changes(&here.folder(), &own);
             if changed.is_empty() {
-                println!("The environment {name} is up to date (lock {now})");
+                outln!("The environment {name} is up to date (lock {now})");
                 return Ok(ExitCode::SUCCESS);
             }
-            println!("The packages of {name} have changed since it was installed here:");
+            outln!("The packages of {name} have changed since it was installed here:");
             print_changes(&changed);
         }
     }
-    println!("hint: run `baton env sync {name}`");
+    outln!("hint: run `baton env sync {name}`");
     Ok(ExitCode::FAILURE)
 }
 
 fn print_changes(changes: &[String]) {
     for change in changes.iter().take(MOST_LISTED) {
-        println!("  {change}");
+        outln!("  {change}");
     }
     if let Some(more @ 1..) = changes.len().checked_sub(MOST_LISTED) {
-        println!("  and {more} more");
+        outln!("  and {more} more");
     }
 }
 
@@ -130,7 +128,7 @@ async fn built(
             Taken::Empty(vacant) => {
                 let folder = vacant.folder();
                 let name = &wanted.environment;
-                eprintln!(
+                errln!(
                     "Building the environment {name} in {}",
                     folder.work().display()
                 );

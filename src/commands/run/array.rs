@@ -19,6 +19,7 @@ use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
+    future::pending,
     io::{self, IsTerminal as _, Write as _},
     process::ExitCode,
     time::Duration,
@@ -186,7 +187,7 @@ async fn run(
 ) -> anyhow::Result<Vec<Ended>> {
     let signals = EndSignals::listen().context("Failed to listen for signals")?;
     let (interrupt, mut interrupted) = mpsc::channel(1);
-    let listening = tokio::spawn(pass_on(signals, interrupt, in_background));
+    let listening = tokio::spawn(pass_on(signals, pending(), interrupt, in_background));
     let mut schedule = Schedule::new(array.jobs.len(), array.request.at_once);
     let mut ended: BTreeMap<usize, Ended> = BTreeMap::new();
     let mut running = FuturesUnordered::new();
@@ -330,8 +331,8 @@ impl Shown {
         }
         self.end_line();
         match (&ended.error, &job.output) {
-            (None, Some(output)) => println!("{}", output.display()),
-            _ => eprintln!("{text}"),
+            (None, Some(output)) => outln!("{}", output.display()),
+            _ => errln!("{text}"),
         }
     }
 

@@ -2,29 +2,36 @@
 
 use super::{record::Ended, request::OneJob};
 use anyhow::Context;
+use baton_protocol::JobId;
 use baton_runner::{Document, Recorder, Report};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The entry of the notebook's metadata with the cells at which a failed run was resumed.
 const RESUMED: &str = "resumed";
 
 pub(super) struct WrittenNotebook {
     recorder: Recorder,
-    paths: Vec<PathBuf>,
+    /// In the folder of the run.
+    copy: PathBuf,
+    /// Where the user wants it. It is written once the program runs; until then, what an earlier run left stays there.
+    output: Option<PathBuf>,
+    has_begun: bool,
     /// What the notebook says about the run.
     about: Value,
     has_changed: bool,
 }
 
+/// Whether this job has written the notebook with this path.
+pub(super) fn is_of(path: &Path, job: JobId) -> bool {
+    let document = Document::read(path).ok();
+    let record = document.as_ref().and_then(Document::record);
+    record.is_some_and(|record| record["job"] == job.to_string())
+}
+
 impl WrittenNotebook {
-    /// Also writes the notebook, so that an error in writing appears before it runs.
-    pub(super) fn create(
-        document: Document,
-        job: &OneJob,
-        paths: Vec<PathBuf>,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn create(document: Document, job: &OneJob, copy: PathBuf) -> anyhow::Result<Self> {
         let mut about = json!({
             "version": env!("CARGO_PKG_VERSION"),
             "job": job.id.to_string(),
@@ -38,7 +45,9 @@ impl WrittenNotebook {
         }
         let mut notebook = Self {
             recorder: Recorder::new(document),
-            paths,
+            copy,
+            output: job.output.clone(),
+            has_begun: false,
             about,
             has_changed: false,
         };
@@ -76,6 +85,7 @@ impl WrittenNotebook {
 
     pub(super) fn record(&mut self, report: &Report) {
         self.recorder.record(report);
+        self.has_begun |= matches!(report, Report::Program(_));
         if let Report::Program(message) = report
             && message.msg_type == "restarted"
             && let Some(about) = self.about.as_object_mut()
@@ -103,13 +113,14 @@ impl WrittenNotebook {
         self.write()
     }
 
-    /// Writes to all paths, even if one fails.
+    /// Writes both files, even if one fails.
     fn write(&mut self) -> anyhow::Result<()> {
         self.has_changed = false;
         let document = self.recorder.document();
         document.set_record(self.about.clone());
         let mut result = Ok(());
-        for path in &self.paths {
+        let output = self.output.as_ref().filter(|_| self.has_begun);
+        for path in [Some(&self.copy), output].into_iter().flatten() {
             let written = document.write(path);
             let written = written.with_context(|| format!("Failed to write {}", path.display()));
             result = result.and(written);

@@ -2,6 +2,7 @@
 //! `notebook.ipynb`.
 
 use super::request::{OneJob, Request};
+use crate::settings::Settings;
 use anyhow::Context;
 use baton_protocol::{GroupId, JobId};
 use baton_runner::Document;
@@ -19,8 +20,11 @@ use std::{
 const FOLDER: &str = "runs";
 const RECORD: &str = "run.json";
 const REQUEST: &str = "resume";
+const CANCELLED: &str = "cancelled";
 /// Locked by the process that runs the job.
 pub(super) const LOG: &str = "log";
+/// The pause between two looks at what was requested of a run.
+pub(super) const LOOK: Duration = Duration::from_millis(200);
 /// How long the record of a run is kept after its end.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
@@ -127,9 +131,27 @@ impl Ended {
             ..Self::new(Outcome::ServiceFailed)
         }
     }
+
+    /// The executed notebook could not be written where the user wants it, or not into the run's folder.
+    pub(super) fn with_unwritten_notebook(self, why: &anyhow::Error) -> Self {
+        let hint = "hint: `baton fetch` with -o writes the executed notebook to another place";
+        let outcome = match self.outcome {
+            Outcome::Ok => Outcome::ServiceFailed,
+            outcome => outcome,
+        };
+        let lines = self
+            .error
+            .into_iter()
+            .chain([format!("{why:#}"), hint.to_owned()]);
+        Self {
+            outcome,
+            error: Some(lines.collect::<Vec<_>>().join("\n")),
+            ..self
+        }
+    }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct RunFolder(pub(super) PathBuf);
 
 impl RunFolder {
@@ -202,6 +224,13 @@ impl RunFolder {
         fs::remove_file(self.0.join(REQUEST)).is_ok()
     }
 
+    /// Completes when somebody has cancelled the run.
+    pub(super) async fn cancelled(&self) {
+        while !self.0.join(CANCELLED).exists() {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
     fn write(&self, record: &Record) -> anyhow::Result<()> {
         write_json(&self.0.join(RECORD), record)
     }
@@ -227,6 +256,19 @@ impl RunFolder {
     pub(super) fn is_running(&self) -> io::Result<bool> {
         is_locked(&self.log())
     }
+}
+
+/// Cancels a run of this machine, also if the broker does not know it yet or it only keeps variables. Returns whether
+/// there is one.
+pub(crate) fn cancel(settings: &Settings, end: &str) -> anyhow::Result<bool> {
+    let Some(folder) = find(&settings.state_folder, end)?.map(RunFolder) else {
+        return Ok(false);
+    };
+    let is_running = folder.is_running().context("Failed to check the run")?;
+    if is_running {
+        fs::write(folder.0.join(CANCELLED), []).context("Failed to cancel the run")?;
+    }
+    Ok(is_running)
 }
 
 pub(super) fn make_folder(path: &Path) -> anyhow::Result<()> {

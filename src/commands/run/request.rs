@@ -203,11 +203,14 @@ fn label(combination: &Combination) -> String {
 /// Checks that each job of an array writes its own notebook.
 ///
 /// # Errors
-/// If two would write the same one.
+/// If two would write the same one, or one cannot be written.
 pub(super) fn check_outputs(jobs: &[OneJob]) -> anyhow::Result<()> {
     let mut outputs: HashMap<&Path, &OneJob> = HashMap::new();
     for job in jobs {
-        let output = job.output.as_deref().context("Arrays are of notebooks")?;
+        // Scripts have none.
+        let Some(output) = job.output.as_deref() else {
+            continue;
+        };
         if let Some(other) = outputs.insert(output, job) {
             anyhow::bail!(
                 "{} and {} would both write {}\nhint: put the names of the parameters in braces: -o 'out-{{seed}}.ipynb'",
@@ -216,6 +219,8 @@ pub(super) fn check_outputs(jobs: &[OneJob]) -> anyhow::Result<()> {
                 output.display()
             );
         }
+        baton_runner::check_replaceable(output)
+            .with_context(|| format!("{} cannot be written", output.display()))?;
     }
     Ok(())
 }

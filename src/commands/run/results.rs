@@ -3,10 +3,11 @@
 use super::{
     arguments::{Fetch, Logs},
     group::GroupFolder,
+    notebook::is_of,
     record::{Ended, Outcome, Record, RunFolder},
     request::OneJob,
 };
-use crate::settings::Settings;
+use crate::{output, settings::Settings};
 use anyhow::Context;
 use baton_protocol::{GroupId, JobId};
 use jiff::{Timestamp, tz::TimeZone};
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use std::{
     collections::BTreeSet,
     fs::File,
-    io::{self, Read as _, Write as _},
+    io::{self, Read as _},
     path::Path,
     process::ExitCode,
     thread::sleep,
@@ -36,8 +37,8 @@ const INTERRUPTED: u8 = 130;
 
 pub(super) fn show_detached(job: JobId, output: Option<&Path>, json: bool) {
     match json {
-        true => println!("{}", json!({ "job": job.to_string(), "notebook": output })),
-        false => println!(
+        true => outln!("{}", json!({ "job": job.to_string(), "notebook": output })),
+        false => outln!(
             "Job {job}\nFollow it: baton logs -f {job}\nIts result: baton fetch {job}\nStop it: baton cancel {job}"
         ),
     }
@@ -47,10 +48,10 @@ pub(super) fn show_detached_group(group: GroupId, jobs: &[OneJob], json: bool) {
     if json {
         let of = |job: &OneJob| json!({ "job": job.id.to_string(), "parameters": job.parameters_as_json(), "notebook": job.output });
         let jobs: Vec<Value> = jobs.iter().map(of).collect();
-        println!("{}", json!({ "group": group.to_string(), "jobs": jobs }));
+        outln!("{}", json!({ "group": group.to_string(), "jobs": jobs }));
         return;
     }
-    println!(
+    outln!(
         "{} jobs in group {group}\nList them: baton jobs --group {group}\nFollow them: baton logs -f {group}\nTheir results: baton fetch {group}\nStop them: baton cancel {group}",
         jobs.len()
     );
@@ -64,9 +65,10 @@ pub(super) fn show(
 ) -> anyhow::Result<ExitCode> {
     if json {
         let shown = json!({ "job": job.to_string(), "notebook": output, "ended": ended });
-        println!("{}", serde_json::to_string_pretty(&shown)?);
+        outln!("{}", serde_json::to_string_pretty(&shown)?);
     } else {
-        show_end(output, ended);
+        let is_written = |path: &&Path| ended.outcome == Outcome::Ok || is_of(path, job);
+        show_end(output.filter(is_written), ended);
     }
     Ok(ExitCode::from(exit_code(ended)))
 }
@@ -77,10 +79,10 @@ pub(super) fn show_kept(folder: &RunFolder, record: &Record) {
         && kept.until > Timestamp::now()
         && folder.is_running().unwrap_or(false)
     {
-        eprintln!(
-            "Its variables are kept until {}: `baton run --resume {}` continues at cell {}",
+        let job = record.job;
+        errln!(
+            "Its variables are kept until {}: `baton run --resume {job}` continues at cell {}, and `baton cancel {job}` drops them",
             kept.until.to_zoned(TimeZone::system()).strftime("%H:%M"),
-            record.job,
             kept.cell
         );
     }
@@ -88,14 +90,14 @@ pub(super) fn show_kept(folder: &RunFolder, record: &Record) {
 
 fn show_end(output: Option<&Path>, ended: &Ended) {
     for line in &ended.traceback {
-        eprintln!("{line}");
+        errln!("{line}");
     }
     match (&ended.error, output) {
         (Some(error), Some(output)) => {
-            eprintln!("{error}\nThe notebook so far: {}", output.display())
+            errln!("{error}\nThe notebook so far: {}", output.display())
         }
-        (Some(error), None) => eprintln!("{error}"),
-        (None, Some(output)) => println!("{}", output.display()),
+        (Some(error), None) => errln!("{error}"),
+        (None, Some(output)) => outln!("{}", output.display()),
         (None, None) => {}
     }
 }
@@ -127,9 +129,9 @@ pub(super) fn show_group(
 ) -> anyhow::Result<ExitCode> {
     if json {
         let shown = json!({ "group": group.to_string(), "jobs": jobs });
-        println!("{}", serde_json::to_string_pretty(&shown)?);
+        outln!("{}", serde_json::to_string_pretty(&shown)?);
     } else {
-        eprintln!("{}", in_all(jobs.iter().map(|job| job.ended)));
+        errln!("{}", in_all(jobs.iter().map(|job| job.ended)));
     }
     Ok(ExitCode::from(exit_code_of_all(
         jobs.iter().map(|job| job.ended),
@@ -253,11 +255,13 @@ fn follow(
     let mut log = File::open(log).context("Failed to read the log of the run")?;
     loop {
         let ended = ended()?;
-        copy(&mut log)?;
+        if !copy(&mut log)? {
+            return Ok(ExitCode::SUCCESS);
+        }
         match ended {
             Some((words, code)) => {
                 if !words.is_empty() {
-                    eprintln!("{words}");
+                    errln!("{words}");
                 }
                 return Ok(match follows {
                     true => ExitCode::from(code),
@@ -270,12 +274,11 @@ fn follow(
     }
 }
 
-pub(super) fn copy(log: &mut File) -> io::Result<()> {
+/// Prints what is new in a log. Returns whether somebody may read more of it.
+pub(super) fn copy(log: &mut File) -> io::Result<bool> {
     let mut bytes = Vec::new();
     log.read_to_end(&mut bytes)?;
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(&bytes)?;
-    stdout.flush()
+    Ok(output::bytes_to_stdout(&bytes))
 }
 
 /// `baton fetch JOB`: the notebook as executed so far, or those of a group. The exit code is the run's.
@@ -303,10 +306,10 @@ pub(crate) fn fetch(
     let output = output.as_ref().unwrap_or(own);
     if !write_notebook(&folder, output)? {
         match ended.and_then(|ended| ended.error) {
-            Some(error) => eprintln!("{error}"),
-            None => eprintln!(
-                "This job has not started: earlier jobs of its array are waiting or running"
-            ),
+            Some(error) => errln!("{error}"),
+            None => {
+                errln!("This job has not started: earlier jobs of its array are waiting or running")
+            }
         }
         return Ok(ExitCode::from(SERVICE_FAILED));
     }
@@ -317,8 +320,8 @@ pub(crate) fn fetch(
             Ok(ExitCode::from(exit_code(&ended)))
         }
         None => {
-            println!("{}", output.display());
-            eprintln!("The run continues: this is the notebook so far");
+            outln!("{}", output.display());
+            errln!("The run continues: this is the notebook so far");
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -343,20 +346,20 @@ fn fetch_group(settings: &Settings, group: &GroupFolder) -> anyhow::Result<ExitC
         let folder = group.job(*job);
         let output = folder.read()?.output.context("This job has no notebook")?;
         match write_notebook(&folder, &output)? {
-            true => println!("{}", output.display()),
+            true => outln!("{}", output.display()),
             false => missing += 1,
         }
     }
     if missing > 0 {
-        eprintln!("{missing} of {} jobs have not started", jobs.len());
+        errln!("{missing} of {} jobs have not started", jobs.len());
     }
     match ends {
         Some(ends) => {
-            eprintln!("{}", in_all(ends.iter()));
+            errln!("{}", in_all(ends.iter()));
             Ok(ExitCode::from(exit_code_of_all(ends.iter())))
         }
         None => {
-            eprintln!("The group continues: these are the notebooks so far");
+            errln!("The group continues: these are the notebooks so far");
             Ok(ExitCode::SUCCESS)
         }
     }

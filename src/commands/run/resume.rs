@@ -10,7 +10,7 @@ use super::{
     array,
     group::GroupFolder,
     progress::Progress,
-    record::{Ended, Kept, Outcome, Record, RunFolder},
+    record::{Ended, Kept, LOOK, Outcome, Record, RunFolder},
     request::{Loaded, OneJob, Request},
     results,
     watched::{Run, Watched},
@@ -27,12 +27,8 @@ use std::{
     path::Path,
     process::ExitCode,
     thread::sleep,
-    time::Duration,
 };
 use tokio::sync::mpsc;
-
-/// The pause between two checks whether the run is to be resumed.
-const LOOK: Duration = Duration::from_millis(200);
 
 // ---- in the process of the run
 
@@ -178,7 +174,7 @@ pub(super) fn main(
         }
         return follow(settings, &folder, log, json);
     }
-    eprintln!("The variables of this run are not kept: all of it runs again");
+    errln!("The variables of this run are not kept: all of it runs again");
     let job = request.job(JobId::random(), None, &record.label)?;
     super::run_alone(settings, &request, &job, false, detaches)
 }
@@ -208,7 +204,7 @@ fn resume_group(
     )?;
     let request = request_of(first, of.json, parse)?;
     let labels: Vec<String> = records.iter().map(|record| record.label.clone()).collect();
-    eprintln!("{} of {} jobs run again", labels.len(), ends.len());
+    errln!("{} of {} jobs run again", labels.len(), ends.len());
     array::begin(settings, &request, &labels, of.detach)
 }
 

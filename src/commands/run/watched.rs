@@ -68,9 +68,7 @@ pub(super) struct Watched {
 impl Watched {
     pub(super) fn begin(run: Run<'_>, progress: Progress) -> anyhow::Result<Self> {
         let notebook = run.loaded.document().map(|document| {
-            let paths = [Some(run.folder.notebook()), run.job.output.clone()];
-            let paths = paths.into_iter().flatten().collect();
-            WrittenNotebook::create(document.clone(), run.job, paths)
+            WrittenNotebook::create(document.clone(), run.job, run.folder.notebook())
         });
         Ok(Self {
             notebook: notebook.transpose()?,
@@ -196,7 +194,7 @@ impl Watched {
                 cell: cell.map(|cell| cell + 1),
                 ..Ended::new(Outcome::TimedOut)
             },
-            End::ServiceFailed { name, value } => Ended::service_failed(format!("{name}: {value}")),
+            End::ServiceFailed(why) => Ended::service_failed(why),
             End::ProgramFailed(why) => Ended {
                 error: Some(why),
                 cell: cell.map(|cell| cell + 1),
@@ -205,8 +203,10 @@ impl Watched {
                 ..Ended::new(Outcome::Failed)
             },
         };
-        if let Some(notebook) = &mut self.notebook {
-            notebook.finish(&ended)?;
+        if let Some(notebook) = &mut self.notebook
+            && let Err(error) = notebook.finish(&ended)
+        {
+            return Ok(ended.with_unwritten_notebook(&error));
         }
         Ok(ended)
     }

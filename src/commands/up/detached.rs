@@ -46,12 +46,12 @@ pub(super) fn start(settings: &Settings) -> anyhow::Result<ExitCode> {
         true => "Running in the background",
         false => "Already running",
     };
-    println!("{said}: unix:{}", folder.socket().display());
+    outln!("{said}: unix:{}", folder.socket().display());
     if let Some(url) = service::dashboard(settings) {
-        println!("Dashboard: {url}");
+        outln!("Dashboard: {url}");
     }
-    println!("Log: {log}");
-    println!("Stop it with: kill {process}");
+    outln!("Log: {log}");
+    outln!("Stop it with: kill {process}");
     Ok(ExitCode::SUCCESS)
 }
 

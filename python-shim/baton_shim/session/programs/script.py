@@ -41,8 +41,13 @@ def run_script(arguments: list[str]) -> None:
         finally:
             if process.poll() is None:
                 process.kill()
-    report.message("exit", {"status": status})
-    if status != 0:
+    # As shells do it for a script that a signal has ended.
+    report.message("exit", {"status": status if status >= 0 else 128 - status})
+    if status == -signal.SIGKILL:
+        raise ProgramFailed(f"{arguments[0]} was killed; often the machine's memory ran out")
+    if status < 0:
+        raise ProgramFailed(f"{arguments[0]} was ended by signal {-status}")
+    if status > 0:
         raise ProgramFailed(f"{arguments[0]} ended with status {status}")
 
 

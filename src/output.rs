@@ -1,0 +1,76 @@
+//! What commands print to the terminal, a file or another program.
+//!
+//! **Invariant:** no command ends because nobody reads its output. `baton run … | head -1` runs to its end, and so does a
+//! service whose terminal has been closed.
+
+use std::{
+    fmt::Arguments,
+    io::{self, ErrorKind, Write},
+    sync::{Mutex, PoisonError},
+};
+
+/// Why output is missing, if somebody may miss it: for example because the disk is full.
+static MISSING: Mutex<Option<io::Error>> = Mutex::new(None);
+
+/// As `print!`.
+macro_rules! out {
+    ($($text:tt)*) => { $crate::output::to_stdout(format_args!($($text)*)) };
+}
+
+/// As `println!`.
+macro_rules! outln {
+    ($($text:tt)*) => { $crate::output::to_stdout(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+/// As `eprint!`.
+macro_rules! err {
+    ($($text:tt)*) => { $crate::output::to_stderr(format_args!($($text)*)) };
+}
+
+/// As `eprintln!`.
+macro_rules! errln {
+    () => { $crate::output::to_stderr(format_args!("\n")) };
+    ($($text:tt)*) => { $crate::output::to_stderr(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+pub(crate) fn to_stdout(text: Arguments<'_>) {
+    let mut stdout = io::stdout().lock();
+    note(stdout.write_fmt(text).and_then(|()| stdout.flush()));
+}
+
+/// Error messages have nowhere else to go.
+pub(crate) fn to_stderr(text: Arguments<'_>) {
+    let _ = io::stderr().lock().write_fmt(text);
+}
+
+/// Returns whether somebody may read more of it.
+pub(crate) fn bytes_to_stdout(bytes: &[u8]) -> bool {
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
+    let is_read = !written.as_ref().is_err_and(nobody_reads);
+    note(written);
+    is_read
+}
+
+/// Why output that somebody may miss could not be written.
+pub(crate) fn missing() -> Option<io::Error> {
+    MISSING
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take()
+}
+
+fn note(written: io::Result<()>) {
+    if let Err(error) = written
+        && !nobody_reads(&error)
+    {
+        let mut missing = MISSING.lock().unwrap_or_else(PoisonError::into_inner);
+        missing.get_or_insert(error);
+    }
+}
+
+/// The other program has ended, or the terminal is closed.
+fn nobody_reads(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::BrokenPipe
+        || error.raw_os_error() == Some(nix::errno::Errno::EIO as i32)
+}
