@@ -213,7 +213,7 @@ def test_a_job_that_cannot_be_cancelled_is_cancelled_later(
 def test_a_worker_that_runs_does_not_hide_that_others_cannot_start(
     cluster: Batch, new_kernel: Callable[..., Kernel]
 ) -> None:
-    cluster.start_broker()
+    cluster.start_broker(worker=cluster.worker_command())
     go = cluster.service.place.signs / "go"
     wait = f"%%gpu\nimport os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)"
     first = cluster.service.kernel(new_kernel).begin(wait)
