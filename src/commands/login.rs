@@ -3,7 +3,7 @@
 use super::ask::run;
 use crate::{
     service::private_file,
-    settings::{Settings, Surroundings, Value},
+    settings::{CONFIGURATION_VARIABLE, Settings, Surroundings, Value},
 };
 use anyhow::Context;
 use baton_protocol::{
@@ -16,7 +16,7 @@ use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use std::{
     fs::{self, OpenOptions},
     io::{self, IsTerminal, Write},
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 use toml_edit::{DocumentMut, value};
@@ -46,7 +46,10 @@ pub(crate) fn main(
         let courses: Page<Course> = Api::new(&dial)?.ask("/v1/courses", &[]).await?;
         let token_file = &settings.login_token_file;
         store(token_file, text)?;
-        let configuration = surroundings.user_configuration();
+        let configuration = match surroundings.variable(CONFIGURATION_VARIABLE) {
+            Some(file) => PathBuf::from(file),
+            None => surroundings.user_configuration(),
+        };
         store(&configuration, &with_address(&configuration, address)?)?;
         let names: Vec<&str> = courses
             .items
@@ -85,6 +88,8 @@ fn store(file: &Path, text: &str) -> anyhow::Result<()> {
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)?;
         }
+        // A link stays one, for example into a folder of such files.
+        let file = &fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
         // A file that exists would keep its mode.
         let next = file.with_extension("new");
         let mut options = OpenOptions::new();

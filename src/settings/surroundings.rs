@@ -20,8 +20,15 @@ impl Surroundings {
         let host = uname()
             .ok()
             .and_then(|name| name.nodename().to_str().map(str::to_owned));
+        let mut environment: BTreeMap<_, _> = std::env::vars_os().filter_map(text).collect();
+        // Scheduled jobs may have none; the user database knows it.
+        if let Some(home) =
+            std::env::home_dir().and_then(|home| home.into_os_string().into_string().ok())
+        {
+            environment.entry("HOME".to_owned()).or_insert(home);
+        }
         Self {
-            environment: std::env::vars_os().filter_map(text).collect(),
+            environment,
             user_number: Uid::effective().as_raw(),
             host: host.unwrap_or_else(|| "localhost".to_owned()),
         }

@@ -9,7 +9,10 @@ const COURSES: &str =
 
 /// From then on, commands need neither the address nor the token.
 fn log_in(home: &Home, address: &str, token: &str) {
-    let configuration = home.write(".config/baton/config.toml", "course = \"ml101\"\n");
+    let configuration = home.write("dotfiles/baton.toml", "course = \"ml101\"\n");
+    let link = home.path(".config/baton/config.toml");
+    std::fs::create_dir_all(link.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(&configuration, &link).unwrap();
     let refused = home.run_with_input(&["login", address], "wrong\n");
     assert!(
         refused.stderr.contains("does not accept this token"),
@@ -41,7 +44,8 @@ fn log_in(home: &Home, address: &str, token: &str) {
         "{}",
         open.stderr
     );
-    std::fs::remove_file(home.path(".config/baton/config.toml")).unwrap();
+    assert!(link.is_symlink());
+    std::fs::remove_file(link).unwrap();
     std::fs::remove_file(stored).unwrap();
 }
 
