@@ -4,6 +4,9 @@ use crate::{
     api::class,
     harness::{Broker, FakeWorker},
 };
+use baton_protocol::api::{Course, CourseChange, Deadline, Lesson, Page};
+use baton_transport::Api;
+use std::collections::BTreeMap;
 
 pub(crate) struct Browser {
     pub(crate) client: reqwest::Client,
@@ -247,4 +250,58 @@ async fn a_form_that_lacks_something_comes_back_and_says_what() {
     assert_eq!(status, 409);
     assert!(text.contains(&complaint("The cell has ended.")), "{text}");
     assert!(!text.contains("value=\"cancel\""), "{text}");
+}
+
+#[tokio::test]
+async fn an_old_page_undoes_nothing_that_it_does_not_change() {
+    let broker = class().await;
+    let tia = Browser::of(&broker, "tia-token").await;
+    let (_, page) = tia.get("/course?name=ml").await;
+    let hidden = |name: &str| {
+        let (_, rest) = page
+            .split_once(&format!("name=\"{name}\" value=\""))
+            .unwrap();
+        rest.split('"').next().unwrap().replace("&quot;", "\"")
+    };
+    let (key, shown) = (hidden("key"), hidden("shown"));
+
+    let change = CourseChange {
+        weight: Some(3.0),
+        timeout_ms: Some(None),
+        longest_timeout_ms: Some(Some(7_200_000)),
+        paused: Some(Some("A fire alarm".to_owned())),
+        message: None,
+        deadlines: Some(vec![Deadline {
+            from_ms: 0,
+            until_ms: 4_102_444_800_000,
+            weight: 2.0,
+        }]),
+        staff_see_outputs: Some(true),
+        timetable: Some(vec![Lesson {
+            when: "Mon 17:00-18:30".to_owned(),
+            people: 20,
+        }]),
+    };
+    let root = Api::new(&broker.dial_as("root-token")).unwrap();
+    let changed: Result<Course, _> = root.act("/v1/courses/ml", &change).await;
+    let changed = changed.unwrap();
+
+    // A browser sends all fields that the page showed, except a checkbox without a mark.
+    let mut fields: BTreeMap<&str, &str> = serde_json::from_str(&shown).unwrap();
+    fields.retain(|name, _| *name != "staff_see_outputs");
+    fields.extend([
+        ("course", "ml"),
+        ("action", "change_course"),
+        ("shown", &shown),
+        ("message", "Ask in room 5"),
+    ]);
+    let fields: Vec<(&str, &str)> = fields.into_iter().collect();
+    let saved = tia.post(&key, "same-origin", &fields).await;
+    assert_eq!(saved.status(), 303, "{}", saved.text().await.unwrap());
+    let courses: Page<Course> = crate::api::get(&broker, "tia-token", "/v1/courses").await;
+    let expected = Course {
+        message: Some("Ask in room 5".to_owned()),
+        ..changed
+    };
+    assert_eq!(courses.items, [expected]);
 }

@@ -24,9 +24,11 @@ use baton_broker_queue::{
 };
 use baton_protocol::api::{Course, CourseChange, Deadline, Lesson};
 use maud::{Markup, html};
-use std::{str::FromStr, time::Duration};
+use std::{collections::BTreeMap, str::FromStr, time::Duration};
 
 const HOUR_MS: i64 = 3_600_000;
+/// The hidden field with what the page showed in the other fields when it was loaded.
+const SHOWN: &str = "shown";
 
 #[derive(serde::Deserialize)]
 pub(super) struct Asked {
@@ -153,10 +155,46 @@ fn facts(course: &Course, zone: &Zone) -> Markup {
 }
 
 fn form(course: &Course, zone: &Zone, caller: &Caller, refused: Option<&Refused>) -> Markup {
-    let shown = |name, stored: String| value(refused, name, &stored).to_owned();
+    let stored = texts(course, zone);
+    let shown = |name| value(refused, name, &stored[name]).to_owned();
     let wrong = |name| is_wrong(refused, name);
     let complaint = |name| complaint(refused, name);
-    let text = |ms: Option<u64>| {
+    let first_shown = serde_json::json!(stored).to_string();
+    html! {
+        section.card #settings {
+            h2 { "Settings" }
+            form.fields method="post" action="act" {
+                (form_key(caller))
+                input type="hidden" name="course" value=(course.course);
+                input type="hidden" name=(SHOWN) value=(value(refused, SHOWN, &first_shown));
+                label.wide { "Message to waiting students" small { "One line. They read it in their notebook." } (complaint("message"))
+                    input name="message" maxlength="500" value=(shown("message")) autocomplete="off" autofocus[wrong("message")]; }
+                label.wide { "Pause, because" small { "Fill this in to pause the course. Its cells do not start, and waiting students read the reason." } (complaint("paused"))
+                    input name="paused" maxlength="500" value=(shown("paused")) autocomplete="off" autofocus[wrong("paused")]; }
+                label { "Weight" small { "Twice the weight means twice the share." } (complaint("weight"))
+                    input name="weight" type="number" min="0.1" max="1000" step="any" required value=(shown("weight")) autofocus[wrong("weight")]; }
+                label { "Time limit" small { "For cells without --timeout: 5m, 1h, or empty for none." } (complaint("timeout"))
+                    input name="timeout" value=(shown("timeout")) autocomplete="off" autofocus[wrong("timeout")]; }
+                label { "Longest time limit" small { "The most that a cell can ask for with --timeout. Empty for no limit." } (complaint("longest"))
+                    input name="longest" value=(shown("longest")) autocomplete="off" autofocus[wrong("longest")]; }
+                label { "Deadline" small { "In " (zone.name_in_forms()) ". Until then, cells of this course have priority." } (complaint("until"))
+                    input name="until" type="datetime-local" value=(shown("until")) autofocus[wrong("until")]; }
+                label { "Deadline counts" small { "From this many hours before the deadline." } (complaint("hours"))
+                    input name="hours" type="number" min="1" max="1000" value=(shown("hours")) autofocus[wrong("hours")]; }
+                label { "Weight of the deadline" small { "The weight is multiplied by this number." } (complaint("boost"))
+                    input name="boost" type="number" min="1" max="1000" step="any" value=(shown("boost")) autofocus[wrong("boost")]; }
+                label.wide { "Timetable" small { "When the people of this course work together, one time on each line, with their number: Mon 17:00-18:30 350. The capacity page says whether there are enough GPUs." } (complaint("timetable"))
+                    textarea name="timetable" rows="3" autofocus[wrong("timetable")] { (shown("timetable")) } }
+                label."check wide" { input name="staff_see_outputs" type="checkbox" value="yes" checked[refused.map_or(course.staff_see_outputs, |refused| refused.field("staff_see_outputs") == "yes")]; "Staff can read the output of students' cells" }
+                div."buttons wide" { button.first name="action" value="change_course" { "Save" } }
+            }
+        }
+    }
+}
+
+/// The text of each field in the form, as a browser sends it back.
+fn texts(course: &Course, zone: &Zone) -> BTreeMap<&'static str, String> {
+    let time = |ms: Option<u64>| {
         ms.map_or_else(String::new, |ms| {
             baton_humanize::setting(Duration::from_millis(ms))
         })
@@ -166,38 +204,24 @@ fn form(course: &Course, zone: &Zone, caller: &Caller, refused: Option<&Refused>
     let hours = deadline.map_or(24, |deadline| {
         (deadline.until_ms - deadline.from_ms) / HOUR_MS
     });
-    html! {
-        section.card #settings {
-            h2 { "Settings" }
-            form.fields method="post" action="act" {
-                (form_key(caller))
-                input type="hidden" name="course" value=(course.course);
-                label.wide { "Message to waiting students" small { "One line. They read it in their notebook." } (complaint("message"))
-                    input name="message" maxlength="500" value=(shown("message", course.message.clone().unwrap_or_default())) autocomplete="off" autofocus[wrong("message")]; }
-                label.wide { "Pause, because" small { "Fill this in to pause the course. Its cells do not start, and waiting students read the reason." } (complaint("paused"))
-                    input name="paused" maxlength="500" value=(shown("paused", course.paused.clone().unwrap_or_default())) autocomplete="off" autofocus[wrong("paused")]; }
-                label { "Weight" small { "Twice the weight means twice the share." } (complaint("weight"))
-                    input name="weight" type="number" min="0.1" max="1000" step="any" required value=(shown("weight", course.weight.to_string())) autofocus[wrong("weight")]; }
-                label { "Time limit" small { "For cells without --timeout: 5m, 1h, or empty for none." } (complaint("timeout"))
-                    input name="timeout" value=(shown("timeout", text(course.timeout_ms))) autocomplete="off" autofocus[wrong("timeout")]; }
-                label { "Longest time limit" small { "The most that a cell can ask for with --timeout. Empty for no limit." } (complaint("longest"))
-                    input name="longest" value=(shown("longest", text(course.longest_timeout_ms))) autocomplete="off" autofocus[wrong("longest")]; }
-                label { "Deadline" small { "In " (zone.name_in_forms()) ". Until then, cells of this course have priority." } (complaint("until"))
-                    input name="until" type="datetime-local" value=(shown("until", until)) autofocus[wrong("until")]; }
-                label { "Deadline counts" small { "From this many hours before the deadline." } (complaint("hours"))
-                    input name="hours" type="number" min="1" max="1000" value=(shown("hours", hours.to_string())) autofocus[wrong("hours")]; }
-                label { "Weight of the deadline" small { "The weight is multiplied by this number." } (complaint("boost"))
-                    input name="boost" type="number" min="1" max="1000" step="any" value=(shown("boost", deadline.map_or(3.0, |deadline| deadline.weight).to_string())) autofocus[wrong("boost")]; }
-                label.wide { "Timetable" small { "When the people of this course work together, one time on each line, with their number: Mon 17:00-18:30 350. The capacity page says whether there are enough GPUs." } (complaint("timetable"))
-                    textarea name="timetable" rows="3" autofocus[wrong("timetable")] { (shown("timetable", lines_of(&course.timetable))) } }
-                label."check wide" { input name="staff_see_outputs" type="checkbox" value="yes" checked[refused.map_or(course.staff_see_outputs, |refused| refused.field("staff_see_outputs") == "yes")]; "Staff can read the output of students' cells" }
-                div."buttons wide" { button.first name="action" value="change_course" { "Save" } }
-            }
-        }
-    }
+    let boost = deadline.map_or(3.0, |deadline| deadline.weight);
+    let outputs = if course.staff_see_outputs { "yes" } else { "" };
+    BTreeMap::from([
+        ("message", course.message.clone().unwrap_or_default()),
+        ("paused", course.paused.clone().unwrap_or_default()),
+        ("weight", course.weight.to_string()),
+        ("timeout", time(course.timeout_ms)),
+        ("longest", time(course.longest_timeout_ms)),
+        ("until", until),
+        ("hours", hours.to_string()),
+        ("boost", boost.to_string()),
+        ("timetable", lines_of(&course.timetable)),
+        ("staff_see_outputs", outputs.to_owned()),
+    ])
 }
 
-/// The settings in a form that differ from the present ones.
+/// The settings that were changed in a form, and differ from the present ones. The page may be old: the fields that it
+/// shows, but that the person left alone, do not undo what others have changed since.
 pub(super) async fn change(
     shared: &Shared,
     caller: &Caller,
@@ -206,6 +230,13 @@ pub(super) async fn change(
 ) -> Result<CourseChange, ApiError> {
     let course = find(shared, caller, name).await?;
     let given = |field: &str| form.get(field).map(|text| text.trim()).unwrap_or_default();
+    let shown = form.get(SHOWN).map(|shown| serde_json::from_str(shown));
+    let shown: BTreeMap<String, String> = shown.and_then(Result::ok).unwrap_or_default();
+    // Browsers change the ends of lines.
+    let touched = |field: &str| {
+        let shown = shown.get(field).map(|shown| shown.trim().lines());
+        shown.is_none_or(|shown| shown.ne(given(field).lines()))
+    };
     let some = |field: &str| Some(given(field).to_owned()).filter(|text| !text.is_empty());
     let limit = |field: &'static str| match given(field) {
         "" => Ok(None),
@@ -224,17 +255,20 @@ pub(super) async fn change(
         given("hours"),
         given("boost"),
     )?;
-    let outputs = form.contains_key("staff_see_outputs");
+    let touches_deadline = ["until", "hours", "boost"].into_iter().any(touched);
+    let outputs = given("staff_see_outputs") == "yes";
     let timetable = lessons(given("timetable"))?;
     Ok(CourseChange {
-        weight: (weight != course.weight).then_some(weight),
-        timeout_ms: (timeout != course.timeout_ms).then_some(timeout),
-        longest_timeout_ms: (longest != course.longest_timeout_ms).then_some(longest),
-        paused: (paused != course.paused).then_some(paused),
-        message: (message != course.message).then_some(message),
-        deadlines: (deadlines != course.deadlines).then_some(deadlines),
-        staff_see_outputs: (outputs != course.staff_see_outputs).then_some(outputs),
-        timetable: (timetable != course.timetable).then_some(timetable),
+        weight: (touched("weight") && weight != course.weight).then_some(weight),
+        timeout_ms: (touched("timeout") && timeout != course.timeout_ms).then_some(timeout),
+        longest_timeout_ms: (touched("longest") && longest != course.longest_timeout_ms)
+            .then_some(longest),
+        paused: (touched("paused") && paused != course.paused).then_some(paused),
+        message: (touched("message") && message != course.message).then_some(message),
+        deadlines: (touches_deadline && deadlines != course.deadlines).then_some(deadlines),
+        staff_see_outputs: (touched("staff_see_outputs") && outputs != course.staff_see_outputs)
+            .then_some(outputs),
+        timetable: (touched("timetable") && timetable != course.timetable).then_some(timetable),
     })
 }
 
