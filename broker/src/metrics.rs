@@ -1,6 +1,7 @@
 //! The metrics that Prometheus reads at `/metrics`.
 //!
-//! In: changes that the engine stores, requests, and the present at the time of the request. Out: text.
+//! In: changes that the engine stores, requests, and the present at the time of the request. Out: text, and for live
+//! pages, how often finished jobs have changed.
 //!
 //! **Invariant:** labels are states, outcomes, states of workers, pools, courses of the file, and
 //! GPUs of connected workers. They never name people or jobs.
@@ -17,7 +18,10 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Metric, Registry},
 };
-use std::{sync::atomic::AtomicU64, time::Duration};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 /// In seconds: from a start that a student does not notice, through short cells, to long trainings.
 const BOUNDS: [f64; 20] = [
@@ -42,6 +46,7 @@ pub(crate) struct Metrics {
     transaction_time: Seconds,
     failed_transactions: Counter,
     limited: Counter,
+    finished_changes: AtomicU64,
 }
 
 impl Default for Metrics {
@@ -96,6 +101,7 @@ impl Default for Metrics {
                 "Requests refused because of the rate limit of their token",
                 Counter::default(),
             ),
+            finished_changes: AtomicU64::default(),
             registry,
         }
     }
@@ -120,7 +126,16 @@ impl Metrics {
         self.waits.observe(seconds(ms));
     }
 
+    /// How many stored changes have added, changed or removed a finished job.
+    pub(crate) fn finished_changes(&self) -> u64 {
+        self.finished_changes.load(Ordering::Acquire)
+    }
+
+    /// Counts a change that is stored.
     pub(crate) fn changed(&self, write: &Write) {
+        if let Write::Finish { .. } | Write::GiveUp { .. } | Write::Remove { .. } = write {
+            self.finished_changes.fetch_add(1, Ordering::Release);
+        }
         match write {
             Write::Finish { outcome, .. } => {
                 let outcome = labels("outcome", outcome.name());

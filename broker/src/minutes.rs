@@ -8,7 +8,7 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Runs until the engine ends.
 pub(crate) async fn run(inbox: mpsc::Sender<Event>, store: Store) {

@@ -35,7 +35,6 @@ use axum::{
     routing::{get, post},
 };
 use baton_broker_queue::{JobView, Overview};
-use baton_broker_store::{JobRow, Span};
 use baton_protocol::api::{Pool, Problem};
 use layout::Page;
 use std::sync::Arc;
@@ -98,7 +97,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Everything that a page shows of the present.
+/// Everything that a page shows of the present and the past.
 struct Facts {
     now_ms: i64,
     pools: Arc<Vec<Pool>>,
@@ -109,8 +108,7 @@ struct Facts {
     running: Vec<JobView>,
     /// The waiting jobs that the caller may see, in queue order.
     waiting: Vec<JobView>,
-    finished: Vec<JobRow>,
-    day: Vec<Span>,
+    past: Arc<facts::Past>,
 }
 
 async fn show_now(

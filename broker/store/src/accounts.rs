@@ -100,7 +100,7 @@ impl Accounts<'_> {
         query
             .push(" ORDER BY day, course, owner LIMIT ")
             .push_bind(limit);
-        self.0.list(query, usage_row).await
+        self.0.list_for_pages(query, usage_row).await
     }
 }
 

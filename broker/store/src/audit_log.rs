@@ -46,7 +46,7 @@ impl AuditLog<'_> {
             query.push(" AND number < ").push_bind(number(before));
         }
         query.push(" ORDER BY number DESC LIMIT ").push_bind(limit);
-        self.0.list(query, audit_row).await
+        self.0.list_for_pages(query, audit_row).await
     }
 }
 

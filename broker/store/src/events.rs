@@ -1,7 +1,7 @@
 //! What jobs have reported and printed, as numbered events.
 
 use super::{
-    Store, StoreError,
+    Readers, Store, StoreError,
     columns::{count, id, number},
     row::Row,
     statement::{Statement, sql},
@@ -43,7 +43,7 @@ impl Events<'_> {
         .bind(job.0)
         .bind(number(after))
         .bind(PAGE_EVENTS);
-        let mut rows = self.0.rows(query);
+        let mut rows = self.0.rows(Readers::Cells, query);
         let mut events = Vec::new();
         let (mut bytes, mut last) = (0, after);
         while bytes < PAGE_BYTES {
@@ -86,14 +86,13 @@ impl Events<'_> {
         )
         .bind(job.0)
         .bind(limit);
-        let rows = self.0.fetch(query).await?;
-        let mut outputs = Vec::with_capacity(rows.len());
-        for row in rows.iter().rev() {
-            if let JobEvent::Output(output) = decode(&row.get::<Vec<u8>>("body")?)? {
-                outputs.push(output);
-            }
-        }
-        Ok(outputs)
+        let event = |row: &Row| Ok(decode(&row.get::<Vec<u8>>("body")?)?);
+        let events: Vec<JobEvent> = self.0.list_for_pages(query, event).await?;
+        let output = |event| match event {
+            JobEvent::Output(output) => Some(output),
+            _ => None,
+        };
+        Ok(events.into_iter().rev().filter_map(output).collect())
     }
 }
 

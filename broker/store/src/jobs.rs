@@ -101,35 +101,16 @@ impl Jobs<'_> {
         filter: &JobFilter,
         limit: u32,
     ) -> Result<Vec<JobRow>, StoreError> {
-        let mut query = sql(format!("SELECT {JOB_COLUMNS} FROM jobs WHERE 1 = 1"));
-        seen_only(&mut query, seen_by);
-        if !filter.phases.is_empty() {
-            let names = filter.phases.iter().map(|phase| phase.name());
-            query.push(" AND state IN ").push_list(names);
-        }
-        only(&mut query, "owner", filter.person.as_ref());
-        only(&mut query, "course", filter.course.as_ref());
-        ends_with(&mut query, "job", filter.ends_with.as_ref());
-        ends_with(&mut query, "job_group", filter.group.as_ref());
-        if let Some(before) = filter.before {
-            query.push(" AND sequence < ").push_bind(number(before));
-        }
-        query
-            .push(" ORDER BY sequence DESC LIMIT ")
-            .push_bind(limit);
-        self.0.list(query, job_row).await
+        self.0
+            .list_for_pages(matching(seen_by, filter, limit), job_row)
+            .await
     }
 
     /// The last finished jobs that the caller may see, newest first.
     pub async fn finished(self, seen_by: &Identity, limit: u32) -> Result<Vec<JobRow>, StoreError> {
-        let mut query = sql(format!(
-            "SELECT {JOB_COLUMNS} FROM jobs WHERE state = 'finished'"
-        ));
-        seen_only(&mut query, seen_by);
-        query
-            .push(" ORDER BY finished_ms DESC LIMIT ")
-            .push_bind(limit);
-        self.0.list(query, job_row).await
+        self.0
+            .list_for_pages(finished(seen_by, limit), job_row)
+            .await
     }
 
     pub async fn detail(
@@ -201,6 +182,59 @@ impl Jobs<'_> {
         }
         Ok(())
     }
+}
+
+pub(super) fn matching(seen_by: &Identity, filter: &JobFilter, limit: u32) -> Statement {
+    let mut condition = sql("1 = 1");
+    if !filter.phases.is_empty() {
+        let names = filter.phases.iter().map(|phase| phase.name());
+        condition.push(" AND state IN ").push_list(names);
+    }
+    only(&mut condition, "owner", filter.person.as_ref());
+    only(&mut condition, "course", filter.course.as_ref());
+    ends_with(&mut condition, "job", filter.ends_with.as_ref());
+    ends_with(&mut condition, "job_group", filter.group.as_ref());
+    if let Some(before) = filter.before {
+        condition.push(" AND sequence < ").push_bind(number(before));
+    }
+    newest(seen_by, &condition, "sequence", limit)
+}
+
+pub(super) fn finished(seen_by: &Identity, limit: u32) -> Statement {
+    newest(seen_by, &sql("state = 'finished'"), "finished_ms", limit)
+}
+
+/// The newest jobs that the caller may see. The jobs of the person and of each course are searched separately, because
+/// with an `OR` the database would read all of them, or those of everyone.
+fn newest(seen_by: &Identity, condition: &Statement, order: &str, limit: u32) -> Statement {
+    let scopes = match seen_by.sees_only() {
+        None => vec![None],
+        Some((person, courses)) => {
+            let courses = courses.into_iter().map(|course| Some(("course", course)));
+            std::iter::once(Some(("owner", person)))
+                .chain(courses)
+                .collect()
+        }
+    };
+    let order = format!(" ORDER BY {order} DESC LIMIT ");
+    let mut query = sql(format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job IN ("));
+    for (number, scope) in scopes.into_iter().enumerate() {
+        if number > 0 {
+            query.push(" UNION ");
+        }
+        query.push("SELECT job FROM (SELECT job FROM jobs WHERE ");
+        if let Some((column, value)) = scope {
+            query
+                .push(column)
+                .push(" = ")
+                .push_bind(value)
+                .push(" AND ");
+        }
+        query.push_statement(condition).push(&order);
+        query.push_bind(limit).push(") AS newest");
+    }
+    query.push(")").push(&order).push_bind(limit);
+    query
 }
 
 /// The same rule as [`Identity::may_see`].

@@ -72,8 +72,6 @@ use sqlite::{SqliteStore, SqliteWriter};
 use statement::{Statement, sql};
 use states::States;
 
-/// Connections for reading, used by pages and reconnecting proxies. Further readers wait.
-const READERS: u32 = 4;
 /// Statements in one transaction of [`Store::write_each`].
 const BATCH: usize = 256;
 
@@ -82,6 +80,15 @@ const BATCH: usize = 256;
 pub enum Store {
     Sqlite(SqliteStore),
     Postgres(PostgresStore),
+}
+
+/// The connections for reading. Further readers wait.
+#[derive(Debug, Clone, Copy)]
+enum Readers {
+    /// What cells wait for, and everything that is read quickly or rarely.
+    Cells,
+    /// What people look at. However many pages are open, cells do not wait for them.
+    Pages,
 }
 
 /// The only way to change anything. While it exists, it is the only writer.
@@ -93,8 +100,8 @@ enum Writer {
 impl Store {
     pub async fn open(database: &Database) -> Result<Self, StoreError> {
         Ok(match database {
-            Database::Sqlite(path) => Self::Sqlite(SqliteStore::open(path, READERS).await?),
-            Database::Postgres(url) => Self::Postgres(PostgresStore::new(url.options()?, READERS)),
+            Database::Sqlite(path) => Self::Sqlite(SqliteStore::open(path).await?),
+            Database::Postgres(url) => Self::Postgres(PostgresStore::new(url.options()?)),
         })
     }
 
@@ -248,11 +255,25 @@ impl Store {
     }
 
     /// Reads without waiting for the writer.
-    fn rows(&self, statement: Statement) -> BoxStream<'_, Result<Row, StoreError>> {
+    fn rows(
+        &self,
+        readers: Readers,
+        statement: Statement,
+    ) -> BoxStream<'_, Result<Row, StoreError>> {
         match self {
-            Self::Sqlite(store) => store.rows(statement),
-            Self::Postgres(store) => store.rows(statement),
+            Self::Sqlite(store) => store.rows(readers, statement),
+            Self::Postgres(store) => store.rows(readers, statement),
         }
+    }
+
+    /// Like [`Self::list`], for people.
+    async fn list_for_pages<T, All: FromIterator<T>>(
+        &self,
+        statement: Statement,
+        read: impl Fn(&Row) -> Result<T, StoreError>,
+    ) -> Result<All, StoreError> {
+        let rows: Vec<Row> = self.rows(Readers::Pages, statement).try_collect().await?;
+        rows.iter().map(read).collect()
     }
 
     async fn list<T, All: FromIterator<T>>(
@@ -278,7 +299,16 @@ impl Store {
     }
 
     async fn fetch(&self, statement: Statement) -> Result<Vec<Row>, StoreError> {
-        self.rows(statement).try_collect().await
+        self.rows(Readers::Cells, statement).try_collect().await
+    }
+}
+
+impl Readers {
+    const fn connections(self) -> u32 {
+        match self {
+            Self::Cells => 4,
+            Self::Pages => 2,
+        }
     }
 }
 

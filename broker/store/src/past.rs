@@ -75,7 +75,7 @@ impl Past<'_> {
         query
             .push(" ORDER BY sequence DESC LIMIT ")
             .push_bind(limit);
-        self.0.list(query, history_row).await
+        self.0.list_for_pages(query, history_row).await
     }
 
     /// How long each job that has started since then had waited, with its account.
@@ -97,7 +97,7 @@ impl Past<'_> {
             let waited_ms: i64 = row.get("waited_ms")?;
             Ok((account(row)?, waited_ms.max(0).unsigned_abs()))
         };
-        self.0.list(query, wait).await
+        self.0.list_for_pages(query, wait).await
     }
 
     /// Adds a sample to its minute, and deletes samples that are older than a week.
@@ -139,7 +139,7 @@ impl Past<'_> {
                 slots: count(row.get("slots")?)?,
             })
         };
-        self.0.list(query, span).await
+        self.0.list_for_pages(query, span).await
     }
 }
 

@@ -11,7 +11,7 @@
 mod literal;
 
 use super::{
-    StoreError,
+    Readers, StoreError,
     row::Row,
     statement::{Statement, Value, check, sql},
 };
@@ -53,6 +53,7 @@ pub struct PostgresStore {
     options: Arc<PgConnectOptions>,
     writer: Arc<Mutex<Writer>>,
     readers: PgPool,
+    page_readers: PgPool,
 }
 
 #[derive(Default)]
@@ -65,19 +66,22 @@ pub(super) struct PostgresWriter(OwnedMutexGuard<Writer>);
 
 impl PostgresStore {
     /// Connects on first use.
-    pub(super) fn new(options: PgConnectOptions, readers: u32) -> Self {
+    pub(super) fn new(options: PgConnectOptions) -> Self {
         let options = options
             .application_name("baton broker")
             .options(SERVER_SETTINGS)
             .disable_statement_logging();
-        let readers = PgPoolOptions::new()
-            .max_connections(readers)
-            .acquire_timeout(PATIENCE)
-            .connect_lazy_with(options.clone());
+        let pool = |readers: Readers| {
+            PgPoolOptions::new()
+                .max_connections(readers.connections())
+                .acquire_timeout(PATIENCE)
+                .connect_lazy_with(options.clone())
+        };
         Self {
-            options: Arc::new(options),
+            readers: pool(Readers::Cells),
+            page_readers: pool(Readers::Pages),
             writer: Arc::default(),
-            readers,
+            options: Arc::new(options),
         }
     }
 
@@ -124,9 +128,17 @@ impl PostgresStore {
         }
     }
 
-    pub(super) fn rows(&self, statement: Statement) -> BoxStream<'_, Result<Row, StoreError>> {
+    pub(super) fn rows(
+        &self,
+        readers: Readers,
+        statement: Statement,
+    ) -> BoxStream<'_, Result<Row, StoreError>> {
+        let pool = match readers {
+            Readers::Cells => &self.readers,
+            Readers::Pages => &self.page_readers,
+        };
         let rows = query(statement)
-            .fetch(&self.readers)
+            .fetch(pool)
             .map_ok(Row::Postgres)
             .map_err(StoreError::from);
         Box::pin(stream::unfold(rows, async |mut rows| {
@@ -139,6 +151,7 @@ impl PostgresStore {
     /// Releases the lock, so that another broker can become the leader.
     pub(super) async fn close(&self) -> Result<(), StoreError> {
         self.readers.close().await;
+        self.page_readers.close().await;
         let Writer {
             connection,
             is_leader,

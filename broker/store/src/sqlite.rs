@@ -3,14 +3,14 @@
 //! few transactions, but never part of one, and none before a durable one (`apply_durably`). Peers then know more than the database, which
 //! `dispatch/lost_records.rs` detects.
 //!
-//! One connection writes. A pool of others reads, so that pages never block the queue. Another one
+//! One connection writes. Pools of others read, so that pages never block the queue. Another one
 //! checkpoints the log, so that the queue does not wait for the disk. All of this runs on threads
 //! that may block.
 
 mod migrations;
 
 use super::{
-    StoreError,
+    Readers, StoreError,
     row::{Row, SqliteRow},
     statement::{Statement, Value, check},
 };
@@ -57,6 +57,7 @@ pub struct SqliteStore {
     /// An async lock, because a writer reads before it changes. It is what ensures a single writer.
     turn: Arc<sync::Mutex<()>>,
     readers: Pool<Connection>,
+    page_readers: Pool<Connection>,
     /// Checkpoints the log, which takes as long as the disk does.
     folder: SharedConnection,
     growth: Arc<Growth>,
@@ -81,19 +82,23 @@ pub(super) struct SqliteWriter {
 }
 
 impl SqliteStore {
-    pub(super) async fn open(database: &Path, readers: u32) -> Result<Self, StoreError> {
+    pub(super) async fn open(database: &Path) -> Result<Self, StoreError> {
         let database = database.to_owned();
-        blocking(move || Self::open_now(&database, readers)).await
+        blocking(move || Self::open_now(&database)).await
     }
 
-    fn open_now(database: &Path, readers: u32) -> Result<Self, StoreError> {
+    fn open_now(database: &Path) -> Result<Self, StoreError> {
         create_private_file(database)?;
         let mut writer = open_for_changes(database)?;
         migrations::run(&mut writer)?;
-        let readers = (0..readers).map(|_| open_for_reading(database));
+        let pool = |readers: Readers| {
+            let connections = (0..readers.connections()).map(|_| open_for_reading(database));
+            Ok::<_, StoreError>(connections.collect::<Result<Vec<_>, _>>()?.into())
+        };
         Ok(Self {
             folder: SharedConnection::new(open_for_changes(database)?),
-            readers: readers.collect::<Result<Vec<_>, _>>()?.into(),
+            readers: pool(Readers::Cells)?,
+            page_readers: pool(Readers::Pages)?,
             writer: SharedConnection::new(writer),
             turn: Arc::default(),
             growth: Arc::default(),
@@ -109,12 +114,26 @@ impl SqliteStore {
     }
 
     /// Reads while the caller takes the rows.
-    pub(super) fn rows(&self, statement: Statement) -> BoxStream<'_, Result<Row, StoreError>> {
-        stream::once(self.read(statement)).try_flatten().boxed()
+    pub(super) fn rows(
+        &self,
+        readers: Readers,
+        statement: Statement,
+    ) -> BoxStream<'_, Result<Row, StoreError>> {
+        stream::once(self.read(readers, statement))
+            .try_flatten()
+            .boxed()
     }
 
-    async fn read(&self, statement: Statement) -> Result<ReceiverStream<RowRead>, StoreError> {
-        let reader = self.readers.get().await.map_err(|_| StoreError::Closed)?;
+    async fn read(
+        &self,
+        readers: Readers,
+        statement: Statement,
+    ) -> Result<ReceiverStream<RowRead>, StoreError> {
+        let pool = match readers {
+            Readers::Cells => &self.readers,
+            Readers::Pages => &self.page_readers,
+        };
+        let reader = pool.get().await.map_err(|_| StoreError::Closed)?;
         let (sender, receiver) = mpsc::channel(ROWS_AHEAD);
         spawn_blocking(move || send_rows(&reader, &statement, &sender));
         Ok(ReceiverStream::new(receiver))
@@ -123,6 +142,7 @@ impl SqliteStore {
     /// Checkpoints the log into the database file. Not needed for safety.
     pub(super) async fn close(&self) -> Result<(), StoreError> {
         self.readers.close();
+        self.page_readers.close();
         let _turn = self.turn.lock().await;
         self.writer.fold("TRUNCATE").await
     }

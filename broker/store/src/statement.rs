@@ -62,6 +62,11 @@ impl Statement {
         self.push("?")
     }
 
+    pub(super) fn push_statement(&mut self, other: &Self) -> &mut Self {
+        self.values.extend_from_slice(&other.values);
+        self.push(&other.sql)
+    }
+
     /// Appends `(?, ?, ?)`.
     pub(super) fn push_list<V: Into<Value>>(
         &mut self,

@@ -1,17 +1,20 @@
 //! One test for both engines: it makes the same changes, calls every query, and compares the answers.
 #![allow(clippy::unwrap_used)]
 
+mod readers;
+
 use super::*;
 use baton_broker_queue::{
-    Account, AuditEntry, Identity, Phase, Spent, Write,
+    Account, AuditEntry, Identity, Phase, Role, Spent, Write,
     courses::Allowance,
     samples::{finish, naming, submission},
 };
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{
     CellKey, ChunkHash, FencingNumber, JobEvent, JobId, Lock, LockFile, LockKind, NumberedEvent,
-    Output, State, Submission, WorkerId,
+    Output, Priority, State, Submission, WorkerId,
     api::{self, CourseChange},
+    encode,
     worker::{Device, DeviceKind},
 };
 use std::{

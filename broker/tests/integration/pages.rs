@@ -131,9 +131,15 @@ async fn changes_come_without_reloading() {
         all.contains("hx-target=\"#queue\"") && all.contains("hx-target=\"#machines\""),
         "{all}"
     );
-    let _worker = FakeWorker::new(&broker.dial).await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
     let changed = hear_until("cpu-0").await;
     assert!(!changed.contains("#queue"), "{changed}");
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    for _ in 0..2 {
+        let job = proxy.submit().await;
+        worker.run_to_end().await;
+        hear_until(&format!("ended-{job}")).await;
+    }
 }
 
 #[tokio::test]

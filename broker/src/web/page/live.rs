@@ -1,6 +1,12 @@
 //! The changes of a page, as server-sent events: at most once a second, and only the parts that differ.
 
-use super::{Facts, capacity, facts, job, layout::Fragment, now, workers};
+use super::{
+    Facts, capacity,
+    facts::{self, Past},
+    job,
+    layout::Fragment,
+    now, workers,
+};
 use crate::web::{Caller, Shared, api::ApiError, limited};
 use axum::{
     Extension,
@@ -78,42 +84,65 @@ pub(super) async fn live(
         .into_response())
 }
 
+/// What an open page shows.
+#[derive(Default)]
+struct Shown {
+    fragments: Vec<Fragment>,
+    past: Option<Arc<Past>>,
+}
+
+impl Shown {
+    fn without_past(fragments: Option<Vec<Fragment>>) -> Option<Self> {
+        let past = None;
+        fragments.map(|fragments| Self { fragments, past })
+    }
+}
+
 /// Ends with the broker. The page then reconnects by itself.
 fn updates(
     shared: Shared,
     caller: Caller,
     watched: Watched,
 ) -> impl Stream<Item = Result<sse::Event, Infallible>> {
-    let known: Vec<Fragment> = Vec::new();
     let rounds = stream::unfold(
-        (shared, caller, known),
-        move |(shared, caller, known)| async move {
+        (shared, caller, Shown::default()),
+        move |(shared, caller, shown)| async move {
             let stop = shared.stop.clone();
-            if !known.is_empty() {
+            if !shown.fragments.is_empty() {
                 tokio::select! {
                     () = sleep(watched.update_every()) => {}
                     () = stop.cancelled() => return None,
                 }
             }
-            let newest = fragments(&shared, &caller, watched).await?;
-            let changed = event(newest.iter().filter(|fragment| !known.contains(fragment)));
+            let newest = look(&shared, &caller, watched, shown.past).await?;
+            let known = shown.fragments;
+            let fragments = newest.fragments.iter();
+            let changed = event(fragments.filter(|fragment| !known.contains(fragment)));
             Some((stream::iter(changed.map(Ok)), (shared, caller, newest)))
         },
     );
     rounds.flatten()
 }
 
-async fn fragments(shared: &Shared, caller: &Caller, watched: Watched) -> Option<Vec<Fragment>> {
-    if let Watched::Job(job) = watched {
-        return job::live(shared, caller, job).await;
-    }
-    if let Watched::Capacity = watched {
-        return capacity::fragments(shared, caller).await.ok();
-    }
-    let facts: Facts = facts::some(facts::look(shared, caller).await.map(Some))?;
-    Some(match watched {
-        Watched::Workers => workers::fragments(&facts),
-        _ => now::fragments(&facts, caller),
+async fn look(
+    shared: &Shared,
+    caller: &Caller,
+    watched: Watched,
+    past: Option<Arc<Past>>,
+) -> Option<Shown> {
+    let of_facts: fn(&Facts, &Caller) -> Vec<Fragment> = match watched {
+        Watched::Job(job) => return Shown::without_past(job::live(shared, caller, job).await),
+        Watched::Capacity => {
+            return Shown::without_past(capacity::fragments(shared, caller).await.ok());
+        }
+        Watched::Now => now::fragments,
+        Watched::Workers => |facts, _| workers::fragments(facts),
+    };
+    let facts = facts::look_again(shared, caller, past).await;
+    let facts: Facts = facts::some(facts.map(Some))?;
+    Some(Shown {
+        fragments: of_facts(&facts, caller),
+        past: Some(facts.past),
     })
 }
 

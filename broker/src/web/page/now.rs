@@ -319,7 +319,12 @@ fn day(facts: &Facts) -> Markup {
     let series = |class, filled, value: fn(&Span) -> f64| Series {
         class,
         filled,
-        points: (facts.day.iter().map(|span| (span.start_ms, value(span)))).collect(),
+        points: (facts
+            .past
+            .day
+            .iter()
+            .map(|span| (span.start_ms, value(span))))
+        .collect(),
     };
     let mark = |hours| {
         let at_ms = facts.now_ms - hours * HOUR_MS;
@@ -361,7 +366,7 @@ fn day_table(facts: &Facts) -> Markup {
                 th.number scope="col" { "Peak waiting" }
                 th.number scope="col" { "Slots" }
             } }
-            tbody { @for span in facts.day.iter().rev() {
+            tbody { @for span in facts.past.day.iter().rev() {
                 tr {
                     th scope="row" { (facts.zone.clock(span.start_ms)) }
                     td.number { (format!("{:.1}", span.running)) }
@@ -393,8 +398,8 @@ fn finished(facts: &Facts, caller: &Caller) -> Markup {
                 th scope="col" { "Job" }
             } }
             tbody {
-                @for job in &facts.finished { (finished_row(job, &facts.zone)) }
-                @if facts.finished.is_empty() {
+                @for job in &facts.past.finished { (finished_row(job, &facts.zone)) }
+                @if facts.past.finished.is_empty() {
                     tr { td.empty colspan="9" { (empty) } }
                 }
             }
