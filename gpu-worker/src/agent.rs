@@ -56,6 +56,8 @@ const PREDECESSOR: Duration = Duration::from_secs(60);
 pub(crate) struct Agent {
     context: Arc<Context>,
     worker: WorkerId,
+    /// Empty until the broker has chosen it. The worker keeps that name when it reconnects, also to a restarted broker.
+    name: String,
     devices: Vec<Device>,
     machine: Machine,
     link: Link,
@@ -160,6 +162,7 @@ impl Agent {
         let mut agent = Self {
             link: Link::new(context.config.dial.clone()),
             worker: context.config.id,
+            name: context.config.name.clone().unwrap_or_default(),
             jobs: Jobs::new(reports.clone()),
             notebooks: Notebooks::new(Arc::clone(&context), reports.clone()),
             context,
@@ -210,7 +213,7 @@ impl Agent {
         FromWorker::Hello {
             protocol_version: baton_protocol::PROTOCOL_VERSION,
             worker: self.worker,
-            name: self.context.config.name.clone().unwrap_or_default(),
+            name: self.name.clone(),
             devices: self.devices.clone(),
             machine: Machine {
                 environments: self.context.environments.offered(),
@@ -232,6 +235,7 @@ impl Agent {
                 name,
             } => {
                 tracing::info!("Connected to broker {broker_version} as {name}");
+                self.name = name;
                 self.on_welcome().await;
             }
             ToWorker::Refused(refusal @ Refusal::WorkerConnected { .. })

@@ -28,6 +28,7 @@ pub struct WorkerHello {
     pub worker: WorkerId,
     /// The id of its process.
     pub life: WorkerId,
+    /// Empty if the broker chooses it.
     pub name: String,
     pub offer: Offer,
     pub slots: u32,

@@ -21,7 +21,7 @@ use baton_broker_queue::{
 use baton_protocol::{
     Machine, PROTOCOL_VERSION, Refusal, decode, decode_bounded, encode, encoded_bytes,
     proxy::{FromProxy, ToProxy},
-    worker::{Device, DeviceKind, FromWorker, ToWorker},
+    worker::{FromWorker, ToWorker},
 };
 use baton_scheduling::queue::Offer;
 use futures_util::{
@@ -117,7 +117,10 @@ pub(crate) async fn serve_worker(mut opened: Opened, identity: &Identity, most_s
             let hello = WorkerHello {
                 worker: own.map_or(life, worker_id),
                 life,
-                name: called(own, name, &devices),
+                name: match own {
+                    Some(own) if name.is_empty() => own.to_owned(),
+                    _ => name,
+                },
                 offer: Offer { devices, machine },
                 slots,
                 sessions,
@@ -150,16 +153,6 @@ pub(crate) async fn serve_worker(mut opened: Opened, identity: &Identity, most_s
             ..
         }) => refuse(opened.socket, &ToWorker::Refused(other_version(peer))).await,
         _ => refuse(opened.socket, &ToWorker::Refused(Refusal::NoHello {})).await,
-    }
-}
-
-/// The worker's name: its own choice, or else that of its token, or of its kind of device.
-fn called(own: Option<&str>, said: String, devices: &[Device]) -> String {
-    match (own, devices.first().map(|device| device.kind)) {
-        _ if !said.is_empty() => said,
-        (Some(own), _) => own.to_owned(),
-        (None, Some(DeviceKind::Cuda)) => "gpu-0".to_owned(),
-        (None, _) => "cpu-0".to_owned(),
     }
 }
 

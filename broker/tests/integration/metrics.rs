@@ -202,3 +202,52 @@ async fn watchers_get_short_answers() {
         concat!(env!("CARGO_PKG_VERSION"), "\n")
     );
 }
+
+#[tokio::test]
+async fn workers_without_a_name_of_their_own_are_told_apart() {
+    let broker = class().await;
+    let gpu = |memory_used_bytes| FromWorker::Load {
+        memory_bytes: 1,
+        memory_total_bytes: 2,
+        jobs: Vec::new(),
+        gpus: vec![GpuLoad {
+            index: 0,
+            name: "Test GPU".to_owned(),
+            utilisation_percent: None,
+            memory_used_bytes,
+            memory_total_bytes: 80,
+            sessions: Vec::new(),
+        }],
+    };
+    let mut first = FakeWorker::new(&broker.dial).await;
+    first.send(gpu(10)).await;
+    let mut ada = proxy(&broker, "ada").await;
+    let job = hold(&mut first, &mut ada).await;
+    let mut second = FakeWorker::new(&broker.dial).await;
+    second.send(gpu(20)).await;
+    run(&mut second, &mut proxy(&broker, "bob").await).await;
+    let text = metrics(&broker).await;
+    for (worker, used) in [("cpu-0", "10"), ("cpu-1", "20")] {
+        let gpu = format!("baton_gpu_memory_used_bytes{{worker=\"{worker}\",gpu=\"0\"}}");
+        assert_eq!(value(&text, &gpu), used);
+    }
+    let shown = async || {
+        let page = broker.get("/").await;
+        page.matches(&format!("id=\"runs-{job}\"")).count()
+    };
+    assert_eq!(shown().await, 1);
+
+    // The name of the first one, chosen by another. Their cells are not mixed up.
+    let _named = FakeWorker::named(&broker.dial, "cpu-0", 1).await;
+    assert_eq!(shown().await, 1);
+    // One that comes back keeps its name.
+    let _back = FakeWorker::back(&broker.dial, second.id, &[]).await;
+    let workers: Page<api::Worker> =
+        serde_json::from_str(&broker.get("/v1/workers").await).unwrap();
+    let names: Vec<&str> = workers
+        .items
+        .iter()
+        .map(|worker| worker.name.as_str())
+        .collect();
+    assert_eq!(names, ["cpu-0", "cpu-0", "cpu-1"]);
+}

@@ -27,9 +27,13 @@ async fn a_reconnect_loses_and_doubles_nothing() {
         worker.line.close().await;
         let (line, hello) = worker.broker.welcome().await;
         worker.line = line;
-        let FromWorker::Hello { assignments, .. } = hello else {
+        let FromWorker::Hello {
+            name, assignments, ..
+        } = hello
+        else {
             unreachable!();
         };
+        assert_eq!(name, "cpu-0", "the name that the broker chose");
         assert_eq!(assignments, [(job, fencing)]);
         let number = 1 + stored.len() as u64 / 2;
         let acknowledge = ToWorker::Acknowledge {

@@ -3,7 +3,7 @@
 use super::{Dispatch, Job, Phase, Waiting, estimate};
 use crate::{Account, MemoryCurve};
 use baton_protocol::{
-    JobId, JobKind, Machine, NotebookId,
+    JobId, JobKind, Machine, NotebookId, WorkerId,
     api::WorkerState,
     worker::{Device, GpuLoad},
 };
@@ -57,6 +57,8 @@ pub struct JobView {
     pub account: Account,
     pub phase: Phase,
     pub cancel_wanted: bool,
+    /// The worker that has it, and the name of this worker.
+    pub worker_id: Option<WorkerId>,
     pub worker: Option<String>,
     pub waiting: Option<Waiting>,
     pub submitted_ms: i64,
@@ -71,6 +73,8 @@ pub struct JobView {
 
 #[derive(Debug)]
 pub struct WorkerView {
+    pub id: WorkerId,
+    /// Several workers may have chosen the same one.
     pub name: String,
     pub devices: Vec<Device>,
     pub machine: Machine,
@@ -144,6 +148,7 @@ pub(super) fn overview(dispatch: &Dispatch) -> Overview {
         .workers
         .iter()
         .map(|(id, worker)| WorkerView {
+            id: *id,
             name: worker.name.clone(),
             devices: worker.offer.devices.clone(),
             machine: worker.offer.machine.clone(),
@@ -213,6 +218,7 @@ fn view(dispatch: &Dispatch, job: &Job) -> JobView {
         account: job.account.clone(),
         phase: job.phase(),
         cancel_wanted: job.is_cancel_wanted(),
+        worker_id: job.worker(),
         worker: worker.map(|worker| worker.name.clone()),
         waiting: job.waiting.clone(),
         submitted_ms: job.submitted_ms,

@@ -293,6 +293,26 @@ impl Peers {
         name.map_or_else(|| "the worker".to_owned(), String::clone)
     }
 
+    /// A name for a worker that has chosen none: the kind of its device and a number. A worker that is started again is
+    /// another worker, but it gets the name of the one that has left, under which staff may have drained it.
+    pub(super) fn name_for(&self, hello: &WorkerHello) -> String {
+        if let Some(known) = self.workers.get(&hello.worker) {
+            return known.name.clone();
+        }
+        let kind = if hello.offer.has_gpu() { "gpu" } else { "cpu" };
+        let workers = self.workers.values();
+        let connected = workers.filter(|worker| worker.connection.is_some());
+        let taken: HashSet<&str> = connected.map(|worker| worker.name.as_str()).collect();
+        let mut number = 0;
+        loop {
+            let name = format!("{kind}-{number}");
+            if !taken.contains(name.as_str()) {
+                return name;
+            }
+            number += 1;
+        }
+    }
+
     pub(super) fn disbelieve(&self, worker: WorkerId, what: &'static str, batch: &mut Batch) {
         if let Some(worker) = self.workers.get(&worker) {
             let worker = worker.name.clone();

@@ -21,11 +21,14 @@ use std::collections::{HashMap, HashSet};
 pub(super) fn on_connected(
     dispatch: &mut Dispatch,
     connection: ConnectionId,
-    hello: WorkerHello,
+    mut hello: WorkerHello,
     batch: &mut Batch,
 ) {
     if is_second_process(dispatch, connection, &hello, batch) {
         return;
+    }
+    if hello.name.is_empty() {
+        hello.name = dispatch.peers.name_for(&hello);
     }
     let id = hello.worker;
     register(dispatch, connection, &hello, batch);

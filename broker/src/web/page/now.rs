@@ -103,7 +103,7 @@ fn machine(worker: &WorkerView, facts: &Facts, caller: &Caller) -> Markup {
     let jobs: Vec<&JobView> = facts
         .running
         .iter()
-        .filter(|job| job.worker.as_ref() == Some(&worker.name))
+        .filter(|job| job.worker_id == Some(worker.id))
         .collect();
     let free = (worker.slots as usize).saturating_sub(jobs.len());
     let empty = if worker.is_open() { "free" } else { "closed" };
