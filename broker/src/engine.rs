@@ -82,6 +82,8 @@ pub(crate) enum Event {
     Attachable(Account, oneshot::Sender<Vec<AttachableJob>>),
     Discard(Account, JobId, oneshot::Sender<Result<(), NotDone>>),
     Pools(PoolLook, oneshot::Sender<PoolsPresent>),
+    /// The rows of these jobs were deleted because of their age.
+    JobsDeleted(Vec<JobId>),
     /// The next time of each lesson.
     Lessons(oneshot::Sender<ComingLessons>),
 }
@@ -302,6 +304,7 @@ fn handle(
             answers.push((answer, done));
         }
         Event::Pools(look, answer) => drop(answer.send(dispatch.on_pools(look, batch))),
+        Event::JobsDeleted(jobs) => dispatch.on_jobs_deleted(&jobs),
         Event::Lessons(answer) => drop(answer.send(dispatch.coming_lessons(i64::MAX, batch.now))),
         Event::Act(who, command, answer) => {
             let done = dispatch.act(&who, command, batch);

@@ -129,7 +129,7 @@ pub async fn run(
         () = keep(people.as_deref()) => Ok(()),
         () = courses.keep() => Ok(()),
         () = count_chunks(chunks.clone(), leadership.subscribe()) => Ok(()),
-        () = sweep::run(store.clone(), chunks, terms) => Ok(()),
+        () = sweep::run(store.clone(), chunks, terms, inbox.clone()) => Ok(()),
         () = store.maintain() => Ok(()),
         () = minutes::run(inbox, store.clone()) => Ok(()),
         () = pools::run(pool_runner) => Ok(()),

@@ -8,12 +8,15 @@
 //! needed. The sweep first reads all rows. It then checks them again for each chunk while nothing
 //! else can write.
 
-use crate::{chunk_store::ChunkStore, clock::unix_ms, objects::Objects};
+use crate::{chunk_store::ChunkStore, clock::unix_ms, engine::Event, objects::Objects};
 use baton_broker_store::{ObjectRow, Store, StoreError};
-use baton_protocol::ChunkHash;
+use baton_protocol::{ChunkHash, JobId};
 use futures_util::{StreamExt, TryStreamExt};
 use std::{collections::HashMap, sync::Arc, time::Duration};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::{
+    sync::mpsc,
+    time::{MissedTickBehavior, interval, sleep},
+};
 
 const EVERY: Duration = Duration::from_secs(60);
 /// How often the whole object store is listed.
@@ -33,21 +36,43 @@ pub(crate) struct Terms {
     pub(crate) jobs: Duration,
 }
 
-/// Runs until it is dropped.
-pub(crate) async fn run(store: Store, chunks: ChunkStore, terms: Terms) {
+/// What a sweep has deleted.
+#[derive(Debug, Default)]
+pub(crate) struct Swept {
+    /// The number of chunks.
+    pub(crate) chunks: usize,
+    pub(crate) jobs: Vec<JobId>,
+}
+
+/// Runs until it is dropped. The engine learns which jobs were deleted.
+pub(crate) async fn run(
+    store: Store,
+    chunks: ChunkStore,
+    terms: Terms,
+    inbox: mpsc::Sender<Event>,
+) {
     tokio::join!(
-        sweep_regularly(&store, &chunks, terms),
+        sweep_regularly(&store, &chunks, terms, inbox),
         look_regularly(&store, &chunks)
     );
 }
 
-async fn sweep_regularly(store: &Store, chunks: &ChunkStore, terms: Terms) {
+async fn sweep_regularly(
+    store: &Store,
+    chunks: &ChunkStore,
+    terms: Terms,
+    inbox: mpsc::Sender<Event>,
+) {
     let mut adopted = false;
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        round(store, chunks, terms, &mut adopted, unix_ms()).await;
+        let swept = round(store, chunks, terms, &mut adopted, unix_ms()).await;
+        if !swept.jobs.is_empty() {
+            // The engine ends only with the broker.
+            let _ = inbox.send(Event::JobsDeleted(swept.jobs)).await;
+        }
     }
 }
 
@@ -130,15 +155,15 @@ pub(crate) async fn round(
     terms: Terms,
     adopted: &mut bool,
     now_ms: i64,
-) {
+) -> Swept {
     // Another broker sweeps. If this one becomes the leader again, it must first adopt all files.
     if store.check_leadership().await.is_err() {
         *adopted = false;
-        return;
+        return Swept::default();
     }
     if !*adopted && let Err(error) = adopt(store, chunks, now_ms).await {
         tracing::error!("Failed to count the stored chunks: {error:#}");
-        return;
+        return Swept::default();
     }
     *adopted = true;
     if let ChunkStore::Objects(objects) = chunks
@@ -146,11 +171,15 @@ pub(crate) async fn round(
     {
         tracing::error!("Failed to look at the uploads that are under way: {error:#}");
     }
-    match sweep(store, chunks, terms, now_ms).await {
-        Ok(0) | Err(StoreError::NotLeader) => {}
-        Ok(deleted) => tracing::info!(chunks.deleted = deleted, "Deleted {deleted} chunks"),
+    let swept = sweep(store, chunks, terms, now_ms).await;
+    match &swept {
+        Ok(Swept { chunks: 0, .. }) | Err(StoreError::NotLeader) => {}
+        Ok(Swept { chunks, .. }) => {
+            tracing::info!(chunks.deleted = chunks, "Deleted {chunks} chunks");
+        }
         Err(error) => tracing::error!("Failed to delete unused chunks: {error}"),
     }
+    swept.unwrap_or_default()
 }
 
 /// Gives each file a row, and keeps everything for another term. A database that was restored from
@@ -169,20 +198,28 @@ pub(crate) async fn adopt(store: &Store, chunks: &ChunkStore, now_ms: i64) -> an
     Ok(store.chunks().adopt(&files, now_ms).await?)
 }
 
-/// Returns the number of deleted chunks.
 pub(crate) async fn sweep(
     store: &Store,
     chunks: &ChunkStore,
     terms: Terms,
     now_ms: i64,
-) -> Result<usize, StoreError> {
+) -> Result<Swept, StoreError> {
     store.check_leadership().await?;
     let outputs = terms.jobs.min(OUTPUTS);
     let jobs = store.jobs();
     jobs.delete_old_outputs(before(now_ms, outputs)).await?;
-    jobs.delete_old(before(now_ms, terms.jobs)).await?;
+    let jobs = jobs.delete_old(before(now_ms, terms.jobs)).await?;
+    let chunks = sweep_chunks(store, chunks, before(now_ms, terms.chunks)).await?;
+    Ok(Swept { chunks, jobs })
+}
+
+/// Returns the number of deleted chunks.
+async fn sweep_chunks(
+    store: &Store,
+    chunks: &ChunkStore,
+    touched_before: i64,
+) -> Result<usize, StoreError> {
     let live = store.live_chunks().await?;
-    let touched_before = before(now_ms, terms.chunks);
     let stale = store.chunks().stale(touched_before, &live).await?;
     let chunks = match chunks {
         ChunkStore::Folder(chunks) => chunks,

@@ -241,6 +241,12 @@ impl Dispatch {
         }
     }
 
+    /// The rows of these jobs were deleted because of their age.
+    pub fn on_jobs_deleted(&mut self, jobs: &[JobId]) {
+        self.jobs.forget(jobs);
+        self.peers.forget_owners(self.jobs.notebooks());
+    }
+
     pub fn on_courses_changed(&mut self, courses: Arc<Courses>) {
         self.accounts.on_file_changed(courses);
         self.disordered = true;

@@ -52,7 +52,8 @@ impl Place {
 
     async fn sweep(&self, now_ms: i64) -> usize {
         let chunks = ChunkStore::Objects(Arc::clone(&self.objects));
-        sweep(&self.store, &chunks, TERMS, now_ms).await.unwrap()
+        let swept = sweep(&self.store, &chunks, TERMS, now_ms).await;
+        swept.unwrap().chunks
     }
 
     async fn is_there(&self, row: &ObjectRow) -> bool {

@@ -12,6 +12,7 @@ use baton_protocol::{
     AboutState, Finished, JobEvent, JobId, NumberedEvent, Outcome, SavedState, State,
     api::{self, Action},
 };
+use std::collections::HashSet;
 use tempfile::TempDir;
 
 const MINUTE: i64 = 60_000;
@@ -55,15 +56,15 @@ impl Place {
         self.store.apply(&[write]).await.unwrap();
     }
 
+    /// Returns the number of deleted chunks.
     async fn sweep(&self, now_ms: i64) -> usize {
-        sweep(
-            &self.store,
-            &ChunkStore::Folder(Arc::clone(&self.chunks)),
-            TERMS,
-            now_ms,
-        )
-        .await
-        .unwrap()
+        self.swept(now_ms).await.chunks
+    }
+
+    async fn swept(&self, now_ms: i64) -> Swept {
+        let chunks = ChunkStore::Folder(Arc::clone(&self.chunks));
+        let swept = sweep(&self.store, &chunks, TERMS, now_ms).await;
+        swept.unwrap()
     }
 }
 
@@ -282,12 +283,13 @@ async fn rows_of_jobs_go_after_their_term_and_never_while_somebody_waits() {
         place.apply(submitted).await;
         place.apply(finish(job, 0)).await;
     }
-    place.sweep(600 * MINUTE).await;
+    assert_eq!(place.swept(600 * MINUTE).await.jobs, []);
     assert_eq!(place.store.load().await.unwrap().jobs.len(), jobs.len());
-    for job in jobs {
-        place.apply(Write::Close { job }).await;
+    for job in &jobs {
+        place.apply(Write::Close { job: *job }).await;
     }
-    place.sweep(601 * MINUTE).await;
+    let deleted: HashSet<JobId> = place.swept(601 * MINUTE).await.jobs.into_iter().collect();
+    assert_eq!(deleted, jobs.into_iter().collect());
     let left = place.store.load().await.unwrap();
     assert!(left.jobs.is_empty() && left.closed.is_empty());
 }

@@ -148,39 +148,38 @@ impl Jobs<'_> {
     pub async fn delete_old_outputs(self, finished_before_ms: i64) -> Result<(), StoreError> {
         let printed = "AND EXISTS (SELECT 1 FROM events WHERE events.job = jobs.job)";
         self.delete_of_old_jobs("events", printed, finished_before_ms)
-            .await
+            .await?;
+        Ok(())
     }
 
-    /// Deletes the rows of closed jobs that ended before this time. Their outputs must be deleted already.
-    pub async fn delete_old(self, finished_before_ms: i64) -> Result<(), StoreError> {
+    /// Deletes the rows of closed jobs that ended before this time, and returns their ids. Their outputs must be deleted
+    /// already.
+    pub async fn delete_old(self, finished_before_ms: i64) -> Result<Vec<JobId>, StoreError> {
         let lost = workers::delete_lost(finished_before_ms);
         self.0.writer().await?.apply(vec![lost]).await?;
         self.delete_of_old_jobs("jobs", "", finished_before_ms)
             .await
     }
 
-    /// Finds the jobs without the writer, and releases the writer between batches.
+    /// Finds the jobs without the writer, and releases the writer between batches. Returns the jobs.
     async fn delete_of_old_jobs(
         self,
         table: &str,
         condition: &str,
         finished_before_ms: i64,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Vec<JobId>, StoreError> {
         // A closed job is always finished; the condition on `state` lets the database use its index.
         let old = sql(format!(
             "SELECT job FROM jobs WHERE state = 'finished' AND closed = 1 AND finished_ms < ? {condition}"
         ));
-        let old = self.0.fetch(old.bind(finished_before_ms)).await?;
+        let job = |row: &Row| Ok(JobId(id(row, "job")?));
+        let old: Vec<JobId> = self.0.list(old.bind(finished_before_ms), job).await?;
         for batch in old.chunks(DELETE_BATCH) {
-            let jobs: Vec<Vec<u8>> = batch
-                .iter()
-                .map(|row| row.get("job"))
-                .collect::<Result<_, _>>()?;
             let mut delete = sql(format!("DELETE FROM {table} WHERE job IN "));
-            delete.push_list(jobs);
+            delete.push_list(batch.iter().map(|job| job.0));
             self.0.writer().await?.apply(vec![delete]).await?;
         }
-        Ok(())
+        Ok(old)
     }
 }
 

@@ -6,12 +6,15 @@ use crate::{
     record::{Phase, Write},
 };
 use baton_protocol::{JobId, NotebookId, Submission};
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 #[derive(Debug, Clone)]
 pub(super) struct Jobs {
     open: HashMap<JobId, Job>,
-    /// The notebook of each closed job, as far back as the store's rows reach.
+    /// The notebook of each closed job whose row is not yet deleted.
     closed: HashMap<JobId, NotebookId>,
     next_sequence: u64,
 }
@@ -95,6 +98,19 @@ impl Jobs {
     /// The job is closed and must not be submitted again.
     pub(super) fn remember_closed(&mut self, id: JobId, notebook: NotebookId) {
         self.closed.insert(id, notebook);
+    }
+
+    /// Removes closed jobs whose rows are deleted.
+    pub(super) fn forget(&mut self, jobs: &[JobId]) {
+        for job in jobs {
+            self.closed.remove(job);
+        }
+    }
+
+    /// The notebooks of all jobs, open or closed.
+    pub(super) fn notebooks(&self) -> HashSet<NotebookId> {
+        let open = self.open.values().map(|job| job.notebook);
+        open.chain(self.closed.values().copied()).collect()
     }
 
     #[cfg(test)]

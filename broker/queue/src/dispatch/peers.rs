@@ -18,7 +18,7 @@ use std::{
 pub(super) struct Peers {
     pub(super) by_connection: HashMap<ConnectionId, Peer>,
     pub(super) notebooks: HashMap<NotebookId, Notebook>,
-    /// The person of each notebook that has ever had a job here, because a worker may still have its session.
+    /// The person of each notebook that has a job, or whose session a worker may still have.
     pub(super) owners: BTreeMap<NotebookId, String>,
     pub(super) workers: HashMap<WorkerId, Worker>,
     pub(super) missed: HashMap<WorkerId, Missed>,
@@ -187,6 +187,13 @@ impl Peers {
         let owner = self.owners.get(&id);
         known.is_none_or(|known| known == account)
             && owner.is_none_or(|owner| *owner == account.owner)
+    }
+
+    /// Removes the owners of notebooks without a job, a proxy or a session.
+    pub(super) fn forget_owners(&mut self, mut needed: HashSet<NotebookId>) {
+        needed.extend(self.notebooks.keys());
+        needed.extend(self.workers.values().flat_map(|worker| &worker.warm));
+        self.owners.retain(|notebook, _| needed.contains(notebook));
     }
 
     pub(super) fn proxies(&self) -> impl Iterator<Item = ConnectionId> {

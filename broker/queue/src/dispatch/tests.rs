@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod connections;
+mod deleted_jobs;
 mod long_queue;
 
 use super::{
