@@ -1,5 +1,6 @@
 //! A settings file that is read again whenever it changes. If a new version is invalid, the
-//! previous one stays in use.
+//! previous one stays in use. A version that is still being written is not read: many programs empty a
+//! file before they write it, and for example an empty file of people is valid.
 
 use anyhow::Context;
 use std::{
@@ -7,17 +8,24 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 use tokio::{
     sync::watch,
-    time::{MissedTickBehavior, interval},
+    time::{Instant, MissedTickBehavior, interval},
 };
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A version that has not changed for this long is complete.
+const COMPLETE_AFTER: Duration = Duration::from_millis(200);
 
-/// Differs between two versions of a file: modification time in s and ns, size, inode.
-type Stamp = (i64, i64, u64, u64);
+/// Differs between two versions of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    modified: SystemTime,
+    bytes: u64,
+    inode: u64,
+}
 
 pub(crate) struct Watched<T> {
     /// `None` for settings that never change.
@@ -28,7 +36,14 @@ pub(crate) struct Watched<T> {
 struct SettingsFile<T> {
     path: PathBuf,
     read: fn(&Path) -> anyhow::Result<T>,
-    seen: Mutex<Stamp>,
+    seen: Mutex<Seen>,
+}
+
+struct Seen {
+    /// The last version that was read.
+    read: Stamp,
+    /// A newer one, and when it was seen first.
+    newer: Option<(Stamp, Instant)>,
 }
 
 impl<T> Watched<T> {
@@ -37,8 +52,12 @@ impl<T> Watched<T> {
         read: fn(&Path) -> anyhow::Result<T>,
     ) -> anyhow::Result<Self> {
         let failed = || format!("Failed to use {}", path.display());
-        let seen = stamp(&path).with_context(failed)?;
+        let stamp = Stamp::of(&path).with_context(failed)?;
         let content = read(&path).with_context(failed)?;
+        let seen = Seen {
+            read: stamp,
+            newer: None,
+        };
         Ok(Self {
             file: Some(SettingsFile {
                 path,
@@ -83,11 +102,17 @@ impl<T> Watched<T> {
         };
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
         // A missing file is probably about to be replaced. Until then its last contents stay in use.
-        let Ok(now) = stamp(path) else { return };
-        if now == std::mem::replace(&mut *seen, now) {
+        let Ok(now) = Stamp::of(path) else { return };
+        if now == seen.read || !seen.is_complete(now) {
             return;
         }
-        match read(path) {
+        let content = read(path);
+        // Otherwise it was written again meanwhile.
+        if !Stamp::of(path).is_ok_and(|stamp| stamp == now) {
+            return;
+        }
+        seen.read = now;
+        match content {
             Ok(content) => {
                 self.newest.send_replace(Arc::new(content));
                 tracing::info!("{} was reloaded", path.display());
@@ -100,12 +125,66 @@ impl<T> Watched<T> {
     }
 }
 
-fn stamp(path: &Path) -> io::Result<Stamp> {
-    let metadata = fs::metadata(path)?;
-    Ok((
-        metadata.mtime(),
-        metadata.mtime_nsec(),
-        metadata.size(),
-        metadata.ino(),
-    ))
+impl Seen {
+    /// Whether this version has been unchanged for a while, as far as its time or two looks at it show.
+    fn is_complete(&mut self, now: Stamp) -> bool {
+        let known = self.newer.filter(|(newer, _)| *newer == now);
+        let (_, since) = *self.newer.insert(known.unwrap_or((now, Instant::now())));
+        let age = SystemTime::now().duration_since(now.modified);
+        age.is_ok_and(|age| age >= COMPLETE_AFTER) || since.elapsed() >= COMPLETE_AFTER
+    }
+}
+
+impl Stamp {
+    fn of(path: &Path) -> io::Result<Self> {
+        let metadata = fs::metadata(path)?;
+        Ok(Self {
+            modified: metadata.modified()?,
+            bytes: metadata.size(),
+            inode: metadata.ino(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use tokio::time::advance;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_is_not_read_while_it_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("people.toml");
+        // The file server's clock is ahead, so the file's time does not show its age.
+        let write = |text: &str, modified: SystemTime| {
+            fs::write(&path, text).unwrap();
+            let file = fs::File::options().append(true).open(&path).unwrap();
+            file.set_modified(modified).unwrap();
+        };
+        let later = SystemTime::now() + Duration::from_secs(3600);
+        write("ada", later);
+        let watched = Watched::open(path.clone(), |path| Ok(fs::read_to_string(path)?)).unwrap();
+        let moment = COMPLETE_AFTER / 2;
+        let check = async |expected: &str| {
+            assert_eq!(*watched.newest(), expected);
+            advance(moment).await;
+            assert_eq!(*watched.newest(), expected);
+        };
+        write("", later);
+        check("ada").await;
+        write("ada, bob", later);
+        check("ada").await;
+        advance(moment).await;
+        check("ada, bob").await;
+        // An empty file is valid.
+        write("", later);
+        check("ada, bob").await;
+        advance(moment).await;
+        check("").await;
+        // The file's time shows that nothing has written to it for a while.
+        write("eve", SystemTime::now() - COMPLETE_AFTER);
+        check("eve").await;
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     chunks::chunk,
-    harness::{Broker, FakeProxy, FakeWorker, Rules, within},
+    harness::{Broker, FakeProxy, FakeWorker, Rules, not_being_written, within},
 };
 use baton_broker::{ChunkListener, Config, Listen, TlsFiles, serve_chunks};
 use baton_protocol::{
@@ -11,7 +11,7 @@ use baton_protocol::{
 };
 use baton_transport::{Api, ChunkClient, Dial, LinkError, connect, tls::TlsProblem};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use std::{path::Path, time::Duration};
+use std::{fs::File, path::Path, time::Duration};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -69,6 +69,7 @@ impl Authority {
 fn replace(path: &Path, text: &str) {
     let new = path.with_extension("new");
     std::fs::write(&new, text).unwrap();
+    not_being_written(&File::options().append(true).open(&new).unwrap());
     std::fs::rename(new, path).unwrap();
 }
 

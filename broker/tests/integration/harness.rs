@@ -4,7 +4,8 @@ mod broker;
 mod peers;
 
 pub(crate) use broker::{
-    Broker, KilledBroker, MONITOR_TOKEN, POOL_TOKEN, Rules, serve_in_this_process, write_private,
+    Broker, KilledBroker, MONITOR_TOKEN, POOL_TOKEN, Rules, not_being_written,
+    serve_in_this_process, write_private,
 };
 pub(crate) use peers::{
     FakeProxy, FakeWorker, finished, output, outputs, started, state, submission,

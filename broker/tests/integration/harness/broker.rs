@@ -11,7 +11,7 @@ use std::{
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 use tempfile::TempDir;
 use tokio::{
@@ -196,6 +196,12 @@ impl Broker {
     }
 }
 
+/// The broker takes a file that was changed a moment ago for one that is being written.
+pub(crate) fn not_being_written(file: &File) {
+    let before = SystemTime::now() - Duration::from_secs(60);
+    file.set_modified(before).unwrap();
+}
+
 pub(crate) fn write_private(path: &Path, text: &str) {
     let new = path.with_extension("new");
     let mut options = File::options();
@@ -207,6 +213,7 @@ pub(crate) fn write_private(path: &Path, text: &str) {
         .open(&new)
         .unwrap();
     file.write_all(text.as_bytes()).unwrap();
+    not_being_written(&file);
     std::fs::rename(new, path).unwrap();
 }
 
