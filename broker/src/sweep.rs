@@ -8,14 +8,17 @@
 //! needed. The sweep first reads all rows. It then checks them again for each chunk while nothing
 //! else can write.
 
+mod clock;
+
 use crate::{chunk_store::ChunkStore, clock::unix_ms, engine::Event, objects::Objects};
 use baton_broker_store::{ObjectRow, Store, StoreError};
 use baton_protocol::{ChunkHash, JobId};
+use clock::Clock;
 use futures_util::{StreamExt, TryStreamExt};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::{
     sync::mpsc,
-    time::{MissedTickBehavior, interval, sleep},
+    time::{Instant, MissedTickBehavior, interval, sleep},
 };
 
 const EVERY: Duration = Duration::from_secs(60);
@@ -63,12 +66,25 @@ async fn sweep_regularly(
     terms: Terms,
     inbox: mpsc::Sender<Event>,
 ) {
-    let mut adopted = false;
+    let started_ms = unix_ms();
+    let (mut adopted, mut clock) = (false, None);
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let swept = round(store, chunks, terms, &mut adopted, unix_ms()).await;
+        let now_ms = unix_ms();
+        let clock = match &mut clock {
+            Some(clock) => clock,
+            none => match store.jobs().newest_ms(started_ms).await {
+                Ok(newest_ms) => none.insert(Clock::new(newest_ms.unwrap_or(now_ms))),
+                // The first leader has not created the tables yet.
+                Err(_) => continue,
+            },
+        };
+        if !clock.is_believed(now_ms, Instant::now()) {
+            continue;
+        }
+        let swept = round(store, chunks, terms, &mut adopted, now_ms).await;
         if !swept.jobs.is_empty() {
             // The engine ends only with the broker.
             let _ = inbox.send(Event::JobsDeleted(swept.jobs)).await;

@@ -144,6 +144,15 @@ impl Jobs<'_> {
         }))
     }
 
+    /// When the newest of the jobs before this time was submitted; `None` if there are none.
+    pub async fn newest_ms(self, before_ms: i64) -> Result<Option<i64>, StoreError> {
+        let newest = sql(
+            "SELECT submitted_ms FROM jobs WHERE submitted_ms < ? ORDER BY sequence DESC LIMIT 1",
+        );
+        let newest = newest.bind(before_ms);
+        self.0.first(newest, |row| row.get("submitted_ms")).await
+    }
+
     /// Deletes the outputs of closed jobs that ended before this time.
     pub async fn delete_old_outputs(self, finished_before_ms: i64) -> Result<(), StoreError> {
         let printed = "AND EXISTS (SELECT 1 FROM events WHERE events.job = jobs.job)";

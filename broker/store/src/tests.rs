@@ -333,6 +333,8 @@ impl Story {
         note(&mut seen, store.events().last_outputs(first, 3).await);
         note(&mut seen, store.jobs().detail(everybody, first).await);
         note(&mut seen, store.jobs().finished(everybody, 9).await);
+        note(&mut seen, store.jobs().newest_ms(0).await);
+        note(&mut seen, store.jobs().newest_ms(i64::MAX).await);
         note(
             &mut seen,
             store.past().waits(everybody, Some("ml"), 0).await,
