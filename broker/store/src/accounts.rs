@@ -34,6 +34,15 @@ pub struct UsageRow {
     pub runs: u64,
 }
 
+/// What was used, in sums.
+#[derive(Debug)]
+pub struct UsageSums {
+    /// Days since 1970, and milliseconds of GPU time.
+    pub by_day: Vec<(i64, u64)>,
+    /// Milliseconds of GPU time, and the number of runs.
+    pub by_account: Vec<(Account, u64, u64)>,
+}
+
 /// A handle of the store for what accounts hold and use.
 #[derive(Clone, Copy)]
 pub struct Accounts<'store>(pub(super) &'store Store);
@@ -77,31 +86,58 @@ impl Accounts<'_> {
         filter: &UsageFilter,
         limit: u32,
     ) -> Result<Vec<UsageRow>, StoreError> {
-        let mut query = sql("SELECT day, owner, course, run_ms, runs FROM usage WHERE 1 = 1");
-        seen_only(&mut query, seen_by);
-        only(&mut query, "owner", filter.person.as_ref());
-        only(&mut query, "course", filter.course.as_ref());
-        if let Some(from) = filter.from {
-            query.push(" AND day >= ").push_bind(from);
-        }
-        if let Some(to) = filter.to {
-            query.push(" AND day <= ").push_bind(to);
-        }
-        if let Some((day, account)) = &filter.after {
-            query
-                .push(" AND (day, course, owner) > (")
-                .push_bind(*day)
-                .push(", ")
-                .push_bind(&account.course)
-                .push(", ")
-                .push_bind(&account.owner)
-                .push(")");
-        }
+        let mut query = usage("day, owner, course, run_ms, runs", seen_by, filter);
         query
             .push(" ORDER BY day, course, owner LIMIT ")
             .push_bind(limit);
         self.0.list_for_pages(query, usage_row).await
     }
+
+    pub async fn usage_sums(
+        self,
+        seen_by: &Identity,
+        filter: &UsageFilter,
+    ) -> Result<UsageSums, StoreError> {
+        let run_ms = "CAST(SUM(run_ms) AS BIGINT) AS run_ms";
+        let mut by_day = usage(&format!("day, {run_ms}"), seen_by, filter);
+        by_day.push(" GROUP BY day");
+        let runs = "CAST(SUM(runs) AS BIGINT) AS runs";
+        let mut by_account = usage(&format!("owner, course, {run_ms}, {runs}"), seen_by, filter);
+        by_account.push(" GROUP BY owner, course");
+        let of_day = |row: &Row| Ok((row.get("day")?, count(row.get("run_ms")?)?));
+        let of_account = |row: &Row| {
+            let (run_ms, runs) = (count(row.get("run_ms")?)?, count(row.get("runs")?)?);
+            Ok((account(row)?, run_ms, runs))
+        };
+        Ok(UsageSums {
+            by_day: self.0.list_for_pages(by_day, of_day).await?,
+            by_account: self.0.list_for_pages(by_account, of_account).await?,
+        })
+    }
+}
+
+fn usage(columns: &str, seen_by: &Identity, filter: &UsageFilter) -> Statement {
+    let mut query = sql(format!("SELECT {columns} FROM usage WHERE 1 = 1"));
+    seen_only(&mut query, seen_by);
+    only(&mut query, "owner", filter.person.as_ref());
+    only(&mut query, "course", filter.course.as_ref());
+    if let Some(from) = filter.from {
+        query.push(" AND day >= ").push_bind(from);
+    }
+    if let Some(to) = filter.to {
+        query.push(" AND day <= ").push_bind(to);
+    }
+    if let Some((day, account)) = &filter.after {
+        query
+            .push(" AND (day, course, owner) > (")
+            .push_bind(*day)
+            .push(", ")
+            .push_bind(&account.course)
+            .push(", ")
+            .push_bind(&account.owner)
+            .push(")");
+    }
+    query
 }
 
 fn usage_row(row: &Row) -> Result<UsageRow, StoreError> {

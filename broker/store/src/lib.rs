@@ -39,7 +39,7 @@ mod tests;
 mod workers;
 mod write;
 
-pub use accounts::{UsageFilter, UsageRow};
+pub use accounts::{UsageFilter, UsageRow, UsageSums};
 pub use audit_log::AuditRow;
 pub use chunks::Live;
 pub use database::{Database, DatabaseError, PostgresUrl};

@@ -383,6 +383,10 @@ impl Story {
             &mut seen,
             store.accounts().usage(everybody, &usage, 10).await,
         );
+        note(
+            &mut seen,
+            store.accounts().usage_sums(everybody, &usage).await,
+        );
         let history = HistoryFilter {
             courses: Some(vec!["ml".to_owned(), "physics".to_owned()]),
             since_ms: 0,

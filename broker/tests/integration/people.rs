@@ -4,12 +4,15 @@ use crate::harness::{
     Broker, FakeProxy, FakeWorker, Rules, finished, started, submission, within, write_private,
 };
 use baton_broker::{Person, Role};
+use baton_broker_queue::{Account, Spent, Write};
+use baton_broker_store::Store;
 use baton_protocol::{
     Answer, NotebookId, Outcome, PROTOCOL_VERSION, Refusal,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
 use baton_transport::{Api, Connection, LinkError};
+use std::collections::HashSet;
 
 fn person(name: &str, admin: bool, courses: &[(&str, Role)]) -> String {
     let courses = courses
@@ -39,14 +42,17 @@ fn people() -> String {
     .concat()
 }
 
-async fn course() -> Broker {
-    Broker::start_with(Rules {
+fn rules() -> Rules {
+    Rules {
         token: Some("sesame"),
         tcp: true,
         people: Some(people()),
         ..Rules::default()
-    })
-    .await
+    }
+}
+
+async fn course() -> Broker {
+    Broker::start_with(rules()).await
 }
 
 /// The broker's response to the hello of a notebook.
@@ -309,5 +315,41 @@ async fn a_file_that_others_may_read_is_refused() {
     assert!(
         format!("{error:#}").contains("Other users can read it"),
         "{error:#}"
+    );
+}
+
+#[tokio::test]
+async fn the_csv_has_all_rows() {
+    let folder = course().await.stop().await;
+    let store = Store::open(&folder.path().join("broker.db").into())
+        .await
+        .unwrap();
+    let now = std::time::SystemTime::now();
+    let at_ms = now
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_millis();
+    let charge = |number: u32| Write::Charge {
+        account: Account {
+            owner: format!("p{number}"),
+            course: "ml".to_owned(),
+        },
+        spent: Spent::default(),
+        run_ms: 1000,
+        at_ms: i64::try_from(at_ms).unwrap(),
+    };
+    // More than are read at a time.
+    let people = 10_001;
+    let charges: Vec<Write> = (0..people).map(charge).collect();
+    store.apply(&charges).await.unwrap();
+    store.close().await.unwrap();
+    let broker = Broker::start_in(folder, rules()).await;
+    let csv = broker.get_as("root-token", "/people.csv").await;
+    let lines: HashSet<&str> = csv.lines().collect();
+    assert_eq!(lines.len(), 1 + people as usize);
+    let page = broker.get_as("root-token", "/people").await;
+    assert!(
+        page.contains("<dd class=\"big\">10001</dd>"),
+        "the cells of all"
     );
 }

@@ -12,17 +12,20 @@ use crate::{
 };
 use axum::{
     Extension,
+    body::Body,
     extract::{Query, State},
     http::header,
     response::{IntoResponse, Response},
 };
 use baton_broker_queue::{Account, JobView};
-use baton_broker_store::{UsageFilter, UsageRow};
+use baton_broker_store::{StoreError, UsageFilter, UsageRow, UsageSums};
+use futures_util::{Stream, StreamExt, stream};
 use maud::{Markup, html};
-use std::{collections::BTreeMap, ops::RangeInclusive};
+use std::{collections::BTreeMap, future::ready, ops::RangeInclusive};
 
 const DAY_MS: i64 = 24 * 3_600_000;
-const MOST_ROWS: u32 = 200_000;
+/// How many rows of the CSV are read at a time.
+const CSV_ROWS: u32 = 10_000;
 
 #[derive(serde::Deserialize)]
 pub(super) struct Asked {
@@ -54,9 +57,11 @@ pub(super) async fn show(
 ) -> Result<Response, ApiError> {
     let (now_ms, first_day) = (unix_ms(), asked.first_day());
     let mut used = Used::on(first_day..=now_ms.div_euclid(DAY_MS));
-    for row in asked.usage(&shared, &caller).await? {
-        used.add_past(row);
-    }
+    let accounts = shared.store.accounts();
+    let sums = accounts
+        .usage_sums(&caller.identity, &asked.filter(None))
+        .await?;
+    used.add_past(sums);
     for job in ask(&shared, Event::Overview).await?.jobs {
         if asked.shows(&job, &caller) {
             used.add_running(job, now_ms);
@@ -88,11 +93,13 @@ impl Used {
         }
     }
 
-    fn add_past(&mut self, row: UsageRow) {
-        *self.by_day.entry(row.day).or_default() += row.run_ms;
-        let sum = self.sum_of(row.account);
-        sum.run_ms += row.run_ms;
-        sum.runs += row.runs;
+    fn add_past(&mut self, past: UsageSums) {
+        self.by_day.extend(past.by_day);
+        for (account, run_ms, runs) in past.by_account {
+            let sum = self.sum_of(account);
+            sum.run_ms += run_ms;
+            sum.runs += runs;
+        }
     }
 
     fn add_running(&mut self, job: JobView, now_ms: i64) {
@@ -227,21 +234,7 @@ pub(super) async fn csv(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
     Query(asked): Query<Asked>,
-) -> Result<Response, ApiError> {
-    let mut csv = "day,person,course,gpu_seconds,cells\r\n".to_owned();
-    for row in asked.usage(&shared, &caller).await? {
-        let seconds = row.run_ms as f64 / 1000.0;
-        let cells = [
-            day_of(row.day),
-            quoted(&row.account.owner),
-            quoted(&row.account.course),
-        ];
-        csv.push_str(&format!(
-            "{},{seconds:.3},{}\r\n",
-            cells.join(","),
-            row.runs
-        ));
-    }
+) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/csv; charset=utf-8"),
         (
@@ -249,7 +242,35 @@ pub(super) async fn csv(
             "attachment; filename=\"gpu-use.csv\"",
         ),
     ];
-    Ok((headers, csv).into_response())
+    let head = "day,person,course,gpu_seconds,cells\r\n".to_owned();
+    let parts = stream::once(ready(Ok(head))).chain(csv_parts(shared, caller, asked));
+    (headers, Body::from_stream(parts)).into_response()
+}
+
+/// If the database fails, the download fails too, so that nobody takes a part for the whole.
+fn csv_parts(
+    shared: Shared,
+    caller: Caller,
+    asked: Asked,
+) -> impl Stream<Item = Result<String, StoreError>> {
+    stream::try_unfold(None, move |after| {
+        let (shared, caller) = (shared.clone(), caller.clone());
+        let filter = asked.filter(after);
+        async move {
+            let accounts = shared.store.accounts();
+            let rows = accounts.usage(&caller.identity, &filter, CSV_ROWS).await?;
+            let text = rows.iter().map(csv_line).collect::<String>();
+            let last = rows.into_iter().next_back();
+            Ok(last.map(|last| (text, Some((last.day, last.account)))))
+        }
+    })
+}
+
+fn csv_line(row: &UsageRow) -> String {
+    let seconds = row.run_ms as f64 / 1000.0;
+    let day = day_of(row.day);
+    let (person, course) = (quoted(&row.account.owner), quoted(&row.account.course));
+    format!("{day},{person},{course},{seconds:.3},{}\r\n", row.runs)
 }
 
 /// Quotes a field. An apostrophe prevents a spreadsheet from reading it as a formula.
@@ -287,16 +308,13 @@ impl Asked {
         format!("people.csv?{}", words::query(&query))
     }
 
-    async fn usage(&self, shared: &Shared, caller: &Caller) -> Result<Vec<UsageRow>, ApiError> {
-        let filter = UsageFilter {
+    /// Only rows after this one.
+    fn filter(&self, after: Option<(i64, Account)>) -> UsageFilter {
+        UsageFilter {
             from: Some(self.first_day()),
             course: self.course().map(str::to_owned),
+            after,
             ..UsageFilter::default()
-        };
-        Ok(shared
-            .store
-            .accounts()
-            .usage(&caller.identity, &filter, MOST_ROWS)
-            .await?)
+        }
     }
 }
