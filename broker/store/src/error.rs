@@ -72,11 +72,13 @@ impl StoreError {
         const DISK: &str = "The broker's disk is full";
         const FILES: &str = "The broker can open no more files or connections";
         const READ_ONLY: &str = "The broker's disk is read-only";
+        const FAILS: &str = "The broker's disk reports errors";
         match self {
             Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => match error.code {
                 ErrorCode::DiskFull => Some(DISK),
                 ErrorCode::CannotOpen => Some(FILES),
-                ErrorCode::ReadOnly | ErrorCode::SystemIoFailure => Some(READ_ONLY),
+                ErrorCode::ReadOnly => Some(READ_ONLY),
+                ErrorCode::SystemIoFailure => Some(FAILS),
                 _ => None,
             },
             Self::Database(sqlx::Error::Database(refused)) if refused.code()? == "53100" => {
@@ -84,5 +86,30 @@ impl StoreError {
             }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rusqlite::ffi;
+
+    #[test]
+    fn each_shortage_has_its_own_words() {
+        let check = |code, expected: Option<&str>| {
+            let failure = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            assert_eq!(StoreError::from(failure).shortage(), expected);
+        };
+        check(ffi::SQLITE_FULL, Some("The broker's disk is full"));
+        check(ffi::SQLITE_READONLY, Some("The broker's disk is read-only"));
+        check(
+            ffi::SQLITE_IOERR_FSYNC,
+            Some("The broker's disk reports errors"),
+        );
+        check(
+            ffi::SQLITE_CANTOPEN,
+            Some("The broker can open no more files or connections"),
+        );
+        check(ffi::SQLITE_CONSTRAINT, None);
     }
 }
