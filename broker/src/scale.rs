@@ -22,10 +22,10 @@ pub(crate) fn desired_workers(present: &Overview) -> u64 {
 }
 
 fn desired(running: u64, waiting_work_ms: u64, slots: u64, workers: u64) -> u64 {
-    let places = running + waiting_work_ms.div_ceil(TARGET_MS);
+    let wanted = running + waiting_work_ms.div_ceil(TARGET_MS);
     match slots {
-        0 => places,
-        slots => (places * workers).div_ceil(slots),
+        0 => wanted,
+        slots => (wanted * workers).div_ceil(slots),
     }
 }
 

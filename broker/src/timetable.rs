@@ -8,7 +8,7 @@ use baton_broker_queue::{
     courses::{Lesson, Span},
     pools::ComingLesson,
 };
-use baton_broker_store::{HistoryFilter, Store, StoreError};
+use baton_broker_store::{DAY_MS, HistoryFilter, Store, StoreError};
 use baton_plan::{Effort, Rates, fit, lesson_slots, p99_wait, seconds};
 use baton_protocol::api::{
     History, LessonDate, LessonOutlook, LessonWait, PastCell, PastLesson, Pool,
@@ -19,7 +19,6 @@ use tokio::task::spawn_blocking;
 
 /// How many past days of cells are used.
 pub(crate) const DAYS: u32 = 28;
-const DAY_MS: i64 = 86_400_000;
 const MOST_CELLS: u32 = 20_000;
 /// With enough machines, no cell should wait longer than this.
 const WITHIN_SECONDS: f64 = 60.0;

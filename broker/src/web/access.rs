@@ -7,8 +7,6 @@
 //! On a Unix socket pages need no token, because only this user can connect.
 //!
 //! In: a request. Out: the same request with a [`Caller`], or a refusal.
-//!
-//! **Invariant:** a cookie is never accepted as a token, nor a token as a cookie.
 
 use super::{
     Limits, Meter, OfBody, Shared,

@@ -3,7 +3,6 @@
 //! In: requests with filters. Out: pages of [`baton_protocol::api`] types with what the caller may
 //! see, and errors as problem documents. Routes and their documentation are one list, so they
 //! always match. The routes of saved states, which notebooks also use, are in [`states`].
-//! saved states, which notebooks use as well, are served by [`states`].
 
 mod actions;
 mod allowances;

@@ -10,7 +10,8 @@ use super::{
 use baton_broker_queue::{Account, Identity, Spent};
 use baton_protocol::{NotebookId, WorkerId};
 
-const DAY_MS: i64 = 24 * 3600 * 1000;
+/// The length of a day in [`UsageRow`].
+pub const DAY_MS: i64 = 24 * 3600 * 1000;
 
 /// Which rows of usage to list. `None` matches any row.
 #[derive(Debug, Default)]

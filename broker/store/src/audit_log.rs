@@ -1,4 +1,4 @@
-//! What staff have done.
+//! Who cancelled cells, and what staff have done.
 
 use super::{
     Store, StoreError,

@@ -39,7 +39,7 @@ mod tests;
 mod workers;
 mod write;
 
-pub use accounts::{UsageFilter, UsageRow, UsageSums};
+pub use accounts::{DAY_MS, UsageFilter, UsageRow, UsageSums};
 pub use audit_log::AuditRow;
 pub use chunks::Live;
 pub use database::{Database, DatabaseError, PostgresUrl};
@@ -179,7 +179,7 @@ impl Store {
         Accounts(self)
     }
 
-    /// What staff have done.
+    /// Who cancelled cells, and what staff have done.
     pub fn audit_log(&self) -> AuditLog<'_> {
         AuditLog(self)
     }

@@ -20,7 +20,7 @@ pub(super) struct AuditQuery {
     after: Option<String>,
 }
 
-/// What staff did in the caller's courses, newest first
+/// Cancels, and actions by staff, in the caller's courses, newest first
 #[utoipa::path(get, path = "/v1/audit", operation_id = "audit", params(AuditQuery),
     responses((status = 200, body = Page<Act>, description = "The answer"), Refusal))]
 pub(super) async fn list(

@@ -9,7 +9,7 @@ use crate::{
 };
 use axum::{Extension, Json, extract::State};
 use baton_broker_queue::Identity;
-use baton_broker_store::HistoryFilter;
+use baton_broker_store::{DAY_MS, HistoryFilter};
 use baton_protocol::api::History;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -18,7 +18,6 @@ use utoipa::IntoParams;
 const MOST_CELLS: u32 = 20_000;
 const USUAL_DAYS: u32 = 7;
 const MOST_DAYS: u32 = 366;
-const DAY_MS: i64 = 86_400_000;
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]

@@ -44,7 +44,7 @@ pub(super) async fn show(
         title: "Audit".to_owned(),
         live: None,
         main: html! {
-            div.head { h1 { "Audit" } p.quiet { "Actions by staff in your courses, newest first" } }
+            div.head { h1 { "Audit" } p.quiet { "Cancels, and actions by staff, in your courses, newest first" } }
             section.card { (table(&rows, &caller, &Zone::of(&shared))) }
             @if let Some(next) = next { p { a href={ "audit?before=" (next) } { "Older" } } }
         },

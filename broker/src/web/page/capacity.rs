@@ -4,7 +4,7 @@
 //! script. Its only part is sent again when it has changed, at most twice a minute.
 
 use super::{
-    layout::{Fragment, Page, place},
+    layout::{Fragment, Page, element},
     time::Zone,
     week::week,
 };
@@ -40,7 +40,7 @@ pub(super) async fn show(
         live: Some("live?of=capacity".to_owned()),
         main: html! {
             div.head { h1 { "Capacity" } p.quiet { "Whether there are enough GPUs" } }
-            (place(&fragments, "capacity"))
+            (element(&fragments, "capacity"))
         },
     };
     Ok(page.show(&caller))
@@ -101,11 +101,11 @@ fn lessons_part(lessons: &[LessonOutlook], zone: &Zone, now_ms: i64) -> Markup {
 fn content(history: &History) -> Markup {
     let now = seconds(history.now_ms);
     let cells: Vec<PastCell> = history.cells.iter().map(PastCell::from).collect();
-    let places = history.slots as usize;
-    if places == 0 {
+    let slots = history.slots as usize;
+    if slots == 0 {
         return html! { section.card { "No connected worker accepts cells, so there is no capacity." } };
     }
-    let fit = match fit(&cells, places, now) {
+    let fit = match fit(&cells, slots, now) {
         Ok(fit) => fit,
         Err(too_little) => {
             return html! { section.card { (too_little) ". Come back after more cells have run." } };
@@ -114,8 +114,8 @@ fn content(history: &History) -> Markup {
     let here = people_here(&cells, now);
     let rates = fit.rates;
     let recent = RecentWaits::of(&cells, now);
-    let expected = (here > 0).then(|| forecast(&while_here(rates), here, places, Effort::LIGHT));
-    let capacity = Capacity::of(fit, history.gpus as usize, places, Effort::LIGHT);
+    let expected = (here > 0).then(|| forecast(&while_here(rates), here, slots, Effort::LIGHT));
+    let capacity = Capacity::of(fit, history.gpus as usize, slots, Effort::LIGHT);
     html! {
         section.card { (now_part(here, &recent, expected.as_ref())) }
         section.card {

@@ -7,6 +7,7 @@ use super::{
     time::Zone,
 };
 use crate::{
+    clock::HOUR_MS,
     web::{
         Caller, Shared,
         api::{ApiError, allowances_of, courses_of},
@@ -26,7 +27,6 @@ use baton_protocol::api::{Course, CourseChange, Deadline, Lesson};
 use maud::{Markup, html};
 use std::{collections::BTreeMap, str::FromStr, time::Duration};
 
-const HOUR_MS: i64 = 3_600_000;
 /// The hidden field with what the page showed in the other fields when it was loaded.
 const SHOWN: &str = "shown";
 

@@ -3,7 +3,7 @@
 use super::{
     facts,
     form::{Refused, complaint, is_wrong, value},
-    layout::{Fragment, Page, form_key, place, short},
+    layout::{Fragment, Page, element, form_key, short},
     now::outcome,
     output,
     time::Zone,
@@ -117,14 +117,14 @@ pub(super) fn page(job: &JobFacts, caller: &Caller, refused: Option<&Refused>) -
                 h1 { (title) }
                 p.quiet { "of " (row.account.owner) ", " (words::course(&row.account.course)) ", job " code title=(id) { (short(&id)) } }
             }
-            section.card { div aria-live="polite" { (place(&fragments, "job")) } }
+            section.card { div aria-live="polite" { (element(&fragments, "job")) } }
             @if job.detail.row.phase != Phase::Finished { (acts(job, &fragments, caller, refused)) }
             @else { (complaint(refused, "action")) }
-            (place(&fragments, "error"))
-            section.card { h2 { "Output" } (place(&fragments, "output")) }
+            (element(&fragments, "error"))
+            section.card { h2 { "Output" } (element(&fragments, "output")) }
             div.pair {
-                section.card { h2 { "Facts" } (place(&fragments, "facts")) }
-                section.card { h2 { "Memory" } (place(&fragments, "memory")) }
+                section.card { h2 { "Facts" } (element(&fragments, "facts")) }
+                section.card { h2 { "Memory" } (element(&fragments, "memory")) }
             }
             @if let Some(code) = &job.code { section.card { h2 { "Code" } pre tabindex="0" { (code.trim()) } } }
         },
@@ -312,7 +312,7 @@ fn acts(
                 input type="hidden" name="job" value=(job.detail.row.job);
                 label { "Reason" small { "The owner reads it, and it is recorded." } (complaint(refused, "reason")) input name="reason" maxlength="500" autocomplete="off" value=(value(refused, "reason", "")) autofocus[is_wrong(refused, "reason")]; }
                 (complaint(refused, "action"))
-                (place(fragments, "acts"))
+                (element(fragments, "acts"))
             }
         }
     }

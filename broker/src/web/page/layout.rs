@@ -98,7 +98,7 @@ impl Page {
 }
 
 /// The element of a fragment.
-pub(super) fn place(fragments: &[Fragment], id: &str) -> Markup {
+pub(super) fn element(fragments: &[Fragment], id: &str) -> Markup {
     let found = fragments.iter().find(|(known, _)| *known == id);
     let content = found.map_or("", |(_, content)| content.as_str());
     html! { div id=(id) { (PreEscaped(content)) } }

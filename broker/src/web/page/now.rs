@@ -2,10 +2,10 @@
 
 use super::{
     Facts,
-    layout::{Fragment, place, short},
+    layout::{Fragment, element, short},
     time::Zone,
 };
-use crate::{web::Caller, words};
+use crate::{clock::HOUR_MS, web::Caller, words};
 use baton_broker_queue::{JobView, Phase, WorkerView};
 use baton_broker_store::{JobRow, Span};
 use baton_charts::{Mark, Series, Timeline};
@@ -18,7 +18,6 @@ use maud::{Markup, html};
 
 /// How many free slots are drawn one by one.
 const MOST_FREE: usize = 32;
-const HOUR_MS: i64 = 3_600_000;
 /// The time between two values of the last day.
 const STEP_MS: i64 = 10 * 60_000;
 
@@ -27,15 +26,15 @@ pub(super) fn main(facts: &Facts, caller: &Caller) -> Markup {
     html! {
         h1.skip { "Now" }
         // Screen readers announce the sentence when it changes, but not the rest.
-        div aria-live="polite" { (place(&fragments, "now")) }
-        (place(&fragments, "machines"))
-        section.card { (place(&fragments, "queue")) }
+        div aria-live="polite" { (element(&fragments, "now")) }
+        (element(&fragments, "machines"))
+        section.card { (element(&fragments, "queue")) }
         section.card {
             h2 { "Last 24 hours" }
-            (place(&fragments, "day"))
-            details { summary { "As a table" } (place(&fragments, "day-table")) }
+            (element(&fragments, "day"))
+            details { summary { "As a table" } (element(&fragments, "day-table")) }
         }
-        section.card { (place(&fragments, "finished")) }
+        section.card { (element(&fragments, "finished")) }
     }
 }
 

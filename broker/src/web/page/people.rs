@@ -18,12 +18,11 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use baton_broker_queue::{Account, JobView};
-use baton_broker_store::{StoreError, UsageFilter, UsageRow, UsageSums};
+use baton_broker_store::{DAY_MS, StoreError, UsageFilter, UsageRow, UsageSums};
 use futures_util::{Stream, StreamExt, stream};
 use maud::{Markup, html};
 use std::{collections::BTreeMap, future::ready, ops::RangeInclusive};
 
-const DAY_MS: i64 = 24 * 3_600_000;
 /// How many rows of the CSV are read at a time.
 const CSV_ROWS: u32 = 10_000;
 

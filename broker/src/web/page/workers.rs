@@ -3,7 +3,7 @@
 use super::{
     Facts,
     form::{Refused, complaint, is_wrong, value},
-    layout::{Fragment, Page, form_key, place},
+    layout::{Fragment, Page, element, form_key},
     now::{devices, worker_state},
 };
 use crate::{web::Caller, words};
@@ -19,8 +19,8 @@ pub(super) fn page(facts: &Facts, caller: &Caller, refused: Option<&Refused>) ->
         live: Some("live?of=workers".to_owned()),
         main: html! {
             div.head { h1 { "Workers" } p.quiet { "Machines that run cells" } }
-            section.card { (place(&fragments, "workers")) }
-            @if !facts.pools.is_empty() { section.card { (place(&fragments, "pools")) } }
+            section.card { (element(&fragments, "workers")) }
+            @if !facts.pools.is_empty() { section.card { (element(&fragments, "pools")) } }
             @if caller.identity.may_steer_workers() { (acts(&facts.present.workers, caller, refused)) }
             @else { p.quiet { "Only admins can drain workers, because workers serve all courses." } }
         },
