@@ -7,22 +7,26 @@
 //! **Invariant:** a call that waits gets an answer, even if there is no job that could ask the proxy.
 
 mod collect;
+mod filling;
 mod questions;
 mod watch;
 
-use self::questions::{answer, ask, ask_and_wait};
+use self::{
+    filling::Target,
+    questions::{ask, ask_and_wait},
+};
 use crate::{
     Config,
     calls::Watched,
     messages,
-    questions::{Answered, Questions, UnexpectedAnswer},
+    questions::{Questions, UnexpectedAnswer},
     transfer::Access,
 };
 use baton_jupyter_wire::folder::{self, FolderError, PrivateFolder};
-use baton_mirror::{FilesError, Mirror, Placeholders, Root, Status, open_payload, write_file};
+use baton_mirror::{FilesError, Mirror, Placeholders, Root, Status, open_payload};
 use baton_protocol::{
     Cell,
-    files::{Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, RelativePath},
+    files::{FilesAnswer, FilesWanted, Listing, NotebookFolder, RelativePath},
 };
 use baton_transport::ChunkClient;
 use nix::libc;
@@ -30,6 +34,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     convert::Infallible,
     ffi::OsStr,
+    fs::File,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -303,8 +308,8 @@ impl SessionMirror {
             let opened = self
                 .blocking(move |mirror| mirror.open_placeholder(&path))
                 .await?;
-            if let Some((file, _)) = opened {
-                fill(self.access.clone(), self.mirror.clone(), file, content).await?;
+            if let Some(file) = opened {
+                self.target(file).fill(content).await?;
             }
         }
         Ok(())
@@ -348,28 +353,34 @@ impl SessionMirror {
             opened.waiting.refuse(libc::EFBIG);
             return;
         }
-        let waiting = self.waiting.entry(path.clone()).or_default();
-        if waiting.is_empty() {
+        if !self.waiting.contains_key(&path) {
             let Ok(file) = opened.file.try_clone() else {
                 opened.waiting.refuse(libc::EMFILE);
                 return;
             };
             let paths = vec![path.clone()];
             let answered = ask(questions, &FilesWanted::Contents { paths });
-            let (access, mirror) = (self.access.clone(), self.mirror.clone());
-            self.fillings.spawn(async move {
-                let result = fill_from(access, mirror, file, answered).await;
-                (path, result)
-            });
+            let (path, target) = (path.clone(), self.target(file));
+            self.fillings
+                .spawn(async move { (path, target.fill_from(answered).await) });
         }
-        waiting.push(opened);
+        self.waiting.entry(path).or_default().push(opened);
     }
 
     /// Whether the file is still a placeholder. Another call may have had it filled, and the session may have written
     /// to it since.
     fn is_empty(&self, opened: &Opened) -> bool {
-        let metadata = opened.file.metadata();
-        metadata.is_ok_and(|metadata| self.placeholders.get(&Status::from(&metadata)).is_some())
+        let look = || opened.file.metadata().map(|found| Status::from(&found));
+        look().is_ok_and(|status| self.placeholders.find(&status, look).is_some())
+    }
+
+    fn target(&self, file: File) -> Target {
+        Target {
+            file,
+            access: self.access.clone(),
+            mirror: self.mirror.clone(),
+            placeholders: self.placeholders.clone(),
+        }
     }
 
     fn on_filled(&mut self, path: &RelativePath, result: Result<(), i32>) {
@@ -388,50 +399,6 @@ impl SessionMirror {
         let mirror = self.mirror.clone();
         Ok(spawn_blocking(move || work(&mut lock(&mirror))).await??)
     }
-}
-
-/// Fills a file with the content in the proxy's answer. An error is the number with which the waiting call fails.
-async fn fill_from(
-    access: Access,
-    mirror: Arc<Mutex<Mirror>>,
-    file: std::fs::File,
-    answered: Answered,
-) -> Result<(), i32> {
-    let content = match answer(answered, &access.chunk_client).await {
-        Ok(FilesAnswer::Contents(mut contents)) if contents.len() == 1 => contents.remove(0),
-        Ok(_) => Err(NoContent::Gone {}),
-        Err(error) => Err(NoContent::Failed {
-            reason: error.to_string(),
-        }),
-    };
-    let content = content.map_err(|why| match why {
-        NoContent::Gone {} => libc::ENOENT,
-        NoContent::Denied {} => libc::EACCES,
-        NoContent::Failed { reason } => {
-            tracing::warn!(reason, "A file of a notebook could not be fetched");
-            libc::EIO
-        }
-    })?;
-    fill(access, mirror, file, content).await.map_err(|error| {
-        tracing::warn!(%error, "A file of a mirror could not be filled");
-        libc::EIO
-    })
-}
-
-async fn fill(
-    access: Access,
-    mirror: Arc<Mutex<Mirror>>,
-    file: std::fs::File,
-    content: Content,
-) -> Result<(), MirrorError> {
-    let file = write_file(
-        &access.chunk_client,
-        Some(&access.cache),
-        content.clone(),
-        file,
-    )
-    .await?;
-    Ok(spawn_blocking(move || lock(&mirror).filled(&file, &content)).await??)
 }
 
 async fn next_opened(opened: &mut Option<mpsc::UnboundedReceiver<Opened>>) -> Option<Opened> {

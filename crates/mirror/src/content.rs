@@ -7,6 +7,7 @@ use baton_chunks::BlobError;
 use baton_protocol::{CHUNK_BYTES, ChunkHash, INLINE_BYTES, Piece, files::Content};
 use bytes::Bytes;
 use std::{
+    borrow::Borrow,
     collections::HashMap,
     fs::File,
     io,
@@ -103,15 +104,15 @@ pub(crate) fn time(since_1970_ns: i64) -> SystemTime {
 }
 
 /// Fills a file with the bytes of a [`Content`].
-pub struct ContentWriter {
-    file: File,
+pub struct ContentWriter<F = File> {
+    file: F,
     bytes: u64,
     /// The offsets of chunks that have not arrived.
     missing: HashMap<ChunkHash, Vec<u64>>,
 }
 
-impl ContentWriter {
-    pub fn new(file: File, content: &Content) -> Result<Self, FilesError> {
+impl<F: Borrow<File>> ContentWriter<F> {
+    pub fn new(file: F, content: &Content) -> Result<Self, FilesError> {
         let mut missing: HashMap<ChunkHash, Vec<u64>> = HashMap::new();
         let mut offset = 0;
         for piece in &content.pieces {
@@ -119,7 +120,7 @@ impl ContentWriter {
                 return Err(FilesError::Pieces);
             }
             match piece {
-                Piece::Inline(bytes) => file.write_all_at(bytes, offset).map_err(unwritten)?,
+                Piece::Inline(bytes) => write_at(&file, bytes, offset)?,
                 Piece::Stored { hash, .. } => missing.entry(*hash).or_default().push(offset),
             }
             offset += piece.bytes();
@@ -149,19 +150,24 @@ impl ContentWriter {
             .remove(&hash)
             .ok_or(BlobError::NotWanted { hash })?;
         for offset in offsets {
-            self.file.write_all_at(bytes, offset).map_err(unwritten)?;
+            write_at(&self.file, bytes, offset)?;
         }
         Ok(())
     }
 
-    pub fn finish(self) -> Result<File, FilesError> {
+    pub fn finish(self) -> Result<F, FilesError> {
         if !self.missing.is_empty() {
             let missing = self.missing.len();
             return Err(BlobError::Incomplete { missing }.into());
         }
-        self.file.set_len(self.bytes).map_err(unwritten)?;
+        let file = self.file.borrow();
+        file.set_len(self.bytes).map_err(unwritten)?;
         Ok(self.file)
     }
+}
+
+fn write_at(file: &impl Borrow<File>, bytes: &[u8], offset: u64) -> Result<(), FilesError> {
+    file.borrow().write_all_at(bytes, offset).map_err(unwritten)
 }
 
 fn unwritten(source: io::Error) -> FilesError {

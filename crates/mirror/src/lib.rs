@@ -36,7 +36,7 @@ pub use folder::{Folder, Handle, Place, Status};
 pub use home::commit::{Committed, Staging};
 pub use home::listing::{HomeListing, Seen, list, open_listed, stamp};
 pub use mirror::compare::{Difference, Found};
-pub use mirror::placeholders::{Placeholder, Placeholders};
+pub use mirror::placeholders::{Filling, Placeholder, Placeholders};
 pub use mirror::{Mirror, Scan};
 pub use root::Root;
 pub use transfer::{open_payload, read_file, send_payload, small_payload, write_file};

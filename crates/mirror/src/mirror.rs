@@ -11,7 +11,7 @@ mod removals;
 
 use self::{
     compare::{Difference, Found, Known, compare},
-    placeholders::{Placeholder, Placeholders},
+    placeholders::{Filling, Placeholder, Placeholders, make_hole},
     removals::Removals,
 };
 use crate::{
@@ -213,13 +213,14 @@ impl Mirror {
 
     /// Records that the placeholder's file was filled with the present content at home. If a cell
     /// changed its permissions before it read the file, that remains a difference.
-    pub fn filled(&mut self, file: &File, content: &Content) -> Result<(), FilesError> {
+    pub fn filled(&mut self, filling: Filling, content: &Content) -> Result<(), FilesError> {
         let failed = || at(self.root.path());
+        let file = &filling.file;
         file.set_modified(time(content.modified_ns))
             .map_err(failed())?;
         let status = Status::from(&file.metadata().map_err(failed())?);
-        self.placeholders.remove(status.inode);
-        let mut now = self.found_file(&status, Some(&content.pieces));
+        self.placeholders.forget(status.inode);
+        let mut now = with_bytes(&found_file(&status, None), Some(&content.pieces));
         let of_inode = |known: &&mut Known| compare::inode(&known.here) == Some(status.inode);
         let Some(known) = self.known.values_mut().find(of_inode) else {
             return Ok(());
@@ -261,8 +262,9 @@ impl Mirror {
                 let target = target.into_vec();
                 found.insert(path, Found::Link { target });
             } else if status.is_file() {
-                let file = self.found_file(&status, None);
-                found.insert(path, file);
+                let again = || self.folder().at(&path)?.status();
+                let placeholder = self.placeholders.find(&status, again);
+                found.insert(path, found_file(&status, placeholder.as_ref()));
             }
         }
         let now = match walked.cut {
@@ -300,6 +302,7 @@ impl Mirror {
     ) {
         self.damaged |= !scan.missing.is_empty();
         self.removals.end_cell(&scan.found);
+        self.forget_written(&scan.found);
         for difference in sent {
             match difference {
                 Difference::Change(baton_protocol::files::Change::Moved { from, path, .. }) => {
@@ -336,15 +339,26 @@ impl Mirror {
         self.know(path, None, with_bytes(now, pieces));
     }
 
+    /// Placeholders that a cell wrote are files like others from now on.
+    fn forget_written(&self, found: &BTreeMap<RelativePath, Found>) {
+        for found in found.values() {
+            if let Found::File {
+                inode,
+                placeholder: false,
+                ..
+            } = found
+            {
+                self.placeholders.forget(*inode);
+            }
+        }
+    }
+
     /// Opens a placeholder's file, to fill it; none if the path now has something else.
-    pub fn open_placeholder(
-        &self,
-        path: &RelativePath,
-    ) -> Result<Option<(File, Placeholder)>, FilesError> {
+    pub fn open_placeholder(&self, path: &RelativePath) -> Result<Option<File>, FilesError> {
         let handle = self.folder().at(path).and_then(|place| place.handle());
-        handle
-            .and_then(|handle| self.placeholders.open(&handle))
-            .map_err(|error| self.failed(path, error))
+        let opened = handle.and_then(|handle| self.placeholders.open(&handle));
+        let opened = opened.map_err(|error| self.failed(path, error))?;
+        Ok(opened.map(|(file, _)| file))
     }
 
     /// Opens a file that the scan found; none if its name has been given to something else since.
@@ -363,25 +377,12 @@ impl Mirror {
         at(&self.root().join(path.as_path()))(error)
     }
 
-    fn found_file(&self, status: &Status, pieces: Option<&[Piece]>) -> Found {
-        Found::File {
-            inode: status.inode,
-            bytes: status.bytes,
-            modified_ns: status.modified_ns,
-            mode: status.mode & 0o777,
-            placeholder: self.placeholders.get(status).is_some(),
-            unsure: pieces
-                .filter(|_| is_recent(status.modified_ns))
-                .map(<[_]>::to_vec),
-        }
-    }
-
     fn remove(&mut self, path: &RelativePath) -> io::Result<()> {
         let Some(known) = self.forget(path) else {
             return Ok(());
         };
         if let Found::File { inode, .. } = known.here {
-            self.placeholders.remove(inode);
+            self.placeholders.forget(inode);
         }
         let removed = self.folder().at(path).and_then(|place| match &known.here {
             Found::Folder { .. } => place.remove_folder(),
@@ -440,11 +441,9 @@ impl Mirror {
                 }
                 let place = self.clear(path)?;
                 let status = self.make_placeholder(&place, *bytes, *modified_ns, *mode)?;
-                if *bytes > 0 {
-                    self.placeholders.insert(path.clone(), &status);
-                }
-                let here = self.found_file(&status, None);
-                self.know(path, home, here);
+                let insert = || self.placeholders.insert(path.clone(), &status);
+                let placeholder = (*bytes > 0).then(insert);
+                self.know(path, home, found_file(&status, placeholder.as_ref()));
             }
         }
         Ok(())
@@ -483,8 +482,7 @@ impl Mirror {
         // It may remain from an attempt that was interrupted.
         waiting.remove_tree()?;
         let file = waiting.create_file()?;
-        file.set_len(bytes)?;
-        file.set_modified(time(modified_ns))?;
+        make_hole(&file, bytes, modified_ns)?;
         file.set_permissions(Permissions::from_mode(mode & 0o777))?;
         waiting.rename_to(place)?;
         Ok(Status::from(&file.metadata()?))
@@ -502,6 +500,22 @@ fn found_folder(status: &Status) -> Found {
     Found::Folder {
         inode: status.inode,
         mode: status.mode & 0o777,
+    }
+}
+
+/// While a placeholder is being filled, its size and time are those that it had before.
+fn found_file(status: &Status, placeholder: Option<&Placeholder>) -> Found {
+    let (bytes, modified_ns) = match placeholder {
+        Some(placeholder) => (placeholder.bytes, placeholder.modified_ns),
+        None => (status.bytes, status.modified_ns),
+    };
+    Found::File {
+        inode: status.inode,
+        bytes,
+        modified_ns,
+        mode: status.mode & 0o777,
+        placeholder: placeholder.is_some(),
+        unsure: None,
     }
 }
 

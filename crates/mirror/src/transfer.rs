@@ -11,7 +11,7 @@ use baton_protocol::{
 use baton_transport::ChunkClient;
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
-use std::{fs::File, sync::Arc};
+use std::{borrow::Borrow, fs::File, sync::Arc};
 use tokio::task::spawn_blocking;
 
 /// The number of chunks to transfer at once.
@@ -41,12 +41,12 @@ pub async fn read_file(
 
 /// Fills a file. Chunks in the cache are not fetched, but the broker must confirm that they belong
 /// to the notebook. Fetched chunks are added to the cache.
-pub async fn write_file(
+pub async fn write_file<F: Borrow<File> + Send + 'static>(
     chunk_client: &ChunkClient,
     cache: Option<&Arc<ChunkDirectory>>,
     content: Content,
-    file: File,
-) -> Result<File, FilesError> {
+    file: F,
+) -> Result<F, FilesError> {
     let cache = cache.cloned();
     let from_cache = cache.clone();
     let (writer, cached, mut missing) = spawn_blocking(move || {

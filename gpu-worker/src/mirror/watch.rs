@@ -137,11 +137,7 @@ fn needed(thread: i32, path: &PathOf, flags: FlagsOf, placeholders: &Placeholder
     let Ok(status) = handle.status() else {
         return Needed::Nothing;
     };
-    if placeholders.get(&status).is_none() {
-        return Needed::Nothing;
-    }
-    if flags & libc::O_TRUNC != 0 {
-        placeholders.emptied(status.inode);
+    if flags & libc::O_TRUNC != 0 && placeholders.may_be_emptied(&status) {
         return Needed::Nothing;
     }
     match placeholders.open(&handle) {

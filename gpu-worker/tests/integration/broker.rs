@@ -24,13 +24,15 @@ use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
 };
-use tokio::sync::mpsc;
+use tokio::sync::{RwLock, mpsc};
 
 #[derive(Clone)]
 pub(crate) struct Broker {
     pub(crate) chunks: Arc<Mutex<HashMap<ChunkHash, Bytes>>>,
     /// How many chunks were fetched from here.
     pub(crate) fetched: Arc<Mutex<usize>>,
+    /// While a test holds this for writing, requests for chunks wait.
+    pub(crate) gate: Arc<RwLock<()>>,
     pub(crate) address: String,
     lines: Arc<tokio::sync::Mutex<mpsc::UnboundedReceiver<WebSocket>>>,
 }
@@ -39,6 +41,7 @@ pub(crate) struct Broker {
 struct Shared {
     chunks: Arc<Mutex<HashMap<ChunkHash, Bytes>>>,
     fetched: Arc<Mutex<usize>>,
+    gate: Arc<RwLock<()>>,
     lines: mpsc::UnboundedSender<WebSocket>,
 }
 
@@ -48,6 +51,7 @@ impl Broker {
         let shared = Shared {
             chunks: Arc::default(),
             fetched: Arc::default(),
+            gate: Arc::default(),
             lines: sender,
         };
         let router = Router::new()
@@ -64,6 +68,7 @@ impl Broker {
         Self {
             chunks: shared.chunks,
             fetched: shared.fetched,
+            gate: shared.gate,
             address,
             lines: Arc::new(tokio::sync::Mutex::new(lines)),
         }
@@ -146,8 +151,9 @@ async fn missing(State(shared): State<Shared>, body: Bytes) -> Vec<u8> {
 
 async fn get_chunks(State(shared): State<Shared>, body: Bytes) -> Response {
     let hashes: Vec<ChunkHash> = decode(&body).unwrap();
-    let chunks = shared.chunks.lock().unwrap();
     *shared.fetched.lock().unwrap() += hashes.len();
+    drop(shared.gate.read().await);
+    let chunks = shared.chunks.lock().unwrap();
     let mut answer = Vec::new();
     for hash in hashes {
         let Some(bytes) = chunks.get(&hash) else {

@@ -7,15 +7,21 @@ use crate::{
 use baton_gpu_worker::FilesChoice;
 use baton_mirror::small_payload;
 use baton_protocol::{
-    Answer, JobEvent, JobId, Outcome, Piece, Submission, decode,
+    Answer, CHUNK_BYTES, ChunkHash, JobEvent, JobId, Outcome, Piece, Submission, decode,
     files::{
         Change, Content, Entry, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder,
         Payload, RelativePath, Stamp,
     },
     worker::ToWorker,
 };
+use bytes::Bytes;
 use serde::de::DeserializeOwned;
-use std::path::{Path, PathBuf};
+use std::{
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    slice::from_ref,
+};
+use tokio::sync::OwnedRwLockWriteGuard;
 
 /// Notebook and proxy, as the worker sees them.
 struct Home {
@@ -82,14 +88,20 @@ impl Home {
 
     /// Assigns a cell and answers that these files exist, each with 5 bytes.
     async fn begin(&mut self, code: &str, files: &[&str]) -> JobId {
+        let files: Vec<(&str, u64)> = files.iter().map(|name| (*name, 5)).collect();
+        self.begin_with(code, &files).await
+    }
+
+    /// The same with files of these sizes.
+    async fn begin_with(&mut self, code: &str, files: &[(&str, u64)]) -> JobId {
         let submission = self.cell(code);
         let job = submission.job;
         self.real.worker.assign(submission).await;
         let (question, wanted, _) = self.question(job).await;
         assert_eq!(wanted, FilesWanted::Listing {});
-        let file = Entry::File {
+        let file = |bytes: u64| Entry::File {
             stamp: Stamp(1),
-            bytes: 5,
+            bytes,
             modified_ns: 1_000_000_000,
             mode: 0o644,
         };
@@ -98,7 +110,7 @@ impl Home {
             number: 1,
             changed: files
                 .iter()
-                .map(|name| (path(name), file.clone()))
+                .map(|(name, bytes)| (path(name), file(*bytes)))
                 .collect(),
             gone: Vec::new(),
             known: Vec::new(),
@@ -244,6 +256,103 @@ async fn what_is_opened_between_two_cells_fails_and_does_not_hang() {
     std::fs::write(&gate, "").unwrap();
     let seen = gate.with_file_name("gate-seen");
     eventually(|| std::fs::read_to_string(&seen).is_ok_and(|text| text == "5")).await;
+}
+
+/// A file whose first chunk the broker has, with five more bytes in the message itself.
+fn in_two_pieces() -> (Content, ChunkHash, Bytes) {
+    let chunk = Bytes::from(vec![b'x'; CHUNK_BYTES]);
+    let (hash, bytes) = (baton_chunks::hash(&chunk), CHUNK_BYTES as u32);
+    let mut content = content("hello");
+    content.bytes += u64::from(bytes);
+    content.pieces.insert(0, Piece::Stored { hash, bytes });
+    (content, hash, chunk)
+}
+
+impl Home {
+    /// Begins a cell that opens `a.txt`, and returns when that file has some of its bytes. The others arrive when the
+    /// guard is dropped.
+    async fn begin_to_fetch(&mut self, code: &str) -> (JobId, OwnedRwLockWriteGuard<()>) {
+        let (content, hash, chunk) = in_two_pieces();
+        let broker = self.real.worker.broker.clone();
+        broker.chunks.lock().unwrap().insert(hash, chunk);
+        let withheld = broker.gate.clone().write_owned().await;
+        let job = self.begin_with(code, &[("a.txt", content.bytes)]).await;
+        let (question, ..) = self.question(job).await;
+        let contents = FilesAnswer::Contents(vec![Ok(content)]);
+        self.answer(job, question, &contents).await;
+        eventually(|| *broker.fetched.lock().unwrap() > 0).await;
+        assert_ne!(self.mirrored("a.txt").metadata().unwrap().blocks(), 0);
+        (job, withheld)
+    }
+
+    /// The path of a file in the mirror.
+    fn mirrored(&self, name: &str) -> PathBuf {
+        let mirrors = self.real.worker.folder.path().join("mirrors");
+        let mut mirrors = std::fs::read_dir(mirrors).unwrap();
+        let paths = mirrors.by_ref().map(|mirror| mirror.unwrap().path());
+        let mut paths = paths.map(|mirror| mirror.join("mirror/course").join(name));
+        paths.find(|path| path.exists()).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_partly_fetched_when_its_cell_is_stopped_does_not_go_home() {
+    let mut home = Home::start().await;
+    let (job, _withheld) = home.begin_to_fetch("open('a' + '.txt')").await;
+    home.real.worker.line.send(ToWorker::Cancel { job }).await;
+    let ran = home.real.worker.until_finished(job).await;
+    assert_eq!((ran.outcome, ran.files), (Outcome::Cancelled, None));
+    // The next cell finds a file that has no bytes yet.
+    let mirrored = home.mirrored("a.txt");
+    eventually(|| mirrored.metadata().unwrap().blocks() == 0).await;
+}
+
+#[tokio::test]
+async fn a_file_whose_bytes_do_not_all_arrive_is_asked_for_again() {
+    let mut home = Home::start().await;
+    let (content, hash, chunk) = in_two_pieces();
+    let code = "name = 'a' + '.txt'\n\
+                try: open(name)\n\
+                except OSError as error: print(error.errno)\n\
+                print(open(name).read().strip('x'))";
+    let job = home.begin_with(code, &[("a.txt", content.bytes)]).await;
+    let (question, ..) = home.question(job).await;
+    let contents = FilesAnswer::Contents(vec![Ok(content)]);
+    home.answer(job, question, &contents).await;
+    let (question, asked, _) = home.question(job).await;
+    assert_eq!(asked, wanted(&["a.txt"]));
+    let broker = home.real.worker.broker.clone();
+    broker.chunks.lock().unwrap().insert(hash, chunk);
+    home.answer(job, question, &contents).await;
+    let ran = home.real.worker.until_finished(job).await.ok();
+    assert_eq!((&*ran.text("stdout"), ran.files), ("5\nhello\n", None));
+}
+
+#[tokio::test]
+async fn every_call_that_opens_a_file_waits_for_all_its_bytes() {
+    let mut home = Home::start().await;
+    let gate = home.real.worker.folder.path().join("gate");
+    let code = format!(
+        "import os, threading, time\n\
+         found = []\n\
+         def read(): found.append(open('a' + '.txt', 'rb').read().strip(b'x'))\n\
+         threads = [threading.Thread(target=read) for _ in range(2)]\n\
+         threads[0].start()\n\
+         while not os.path.exists({gate:?}): time.sleep(0.01)\n\
+         threads[1].start()\n\
+         threads[1].join(0.2)\n\
+         print(found, flush=True)\n\
+         for thread in threads: thread.join()\n\
+         print(found)"
+    );
+    let (job, withheld) = home.begin_to_fetch(&code).await;
+    std::fs::write(&gate, "").unwrap();
+    let is_line = |event: &JobEvent| stream_text(from_ref(event), "stdout").ends_with('\n');
+    let events = home.real.worker.events_until(job, is_line).await;
+    assert_eq!(stream_text(&events, "stdout"), "[]\n");
+    drop(withheld);
+    let ran = home.real.worker.until_finished(job).await.ok();
+    assert_eq!(ran.text("stdout"), "[b'hello', b'hello']\n");
 }
 
 /// The folder also contains packages that cells install.

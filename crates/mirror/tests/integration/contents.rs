@@ -1,7 +1,7 @@
 //! The bytes of files, and files without their bytes.
 
 use crate::pair::{Before, Pair, tree};
-use baton_mirror::ContentReader;
+use baton_mirror::{ContentReader, ContentWriter, Handle, Status};
 use std::{
     fs::{self, File, FileTimes, Permissions},
     os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _},
@@ -116,6 +116,55 @@ fn a_touched_placeholder_is_still_one_and_an_emptied_one_is_not() {
     File::create(&emptied).unwrap().set_len(5000).unwrap();
     pair.fill(&emptied);
     assert_eq!(fs::read(&emptied).unwrap(), [0; 5000]);
+}
+
+#[test]
+fn a_file_without_all_its_bytes_is_a_placeholder_whatever_it_looks_like() {
+    let mut pair = Pair::new();
+    let mib = 1 << 20;
+    fs::write(pair.home.join("a"), bytes(mib + 5)).unwrap();
+    pair.sync();
+    let place = pair.at("a");
+    let made = fs::metadata(&place).unwrap();
+    let (filling, content) = pair.begin_to_fill(&place).unwrap();
+    // The last five bytes are in the message itself and arrive first.
+    let writer = ContentWriter::new(filling, &content).unwrap();
+    assert_ne!(fs::metadata(&place).unwrap().blocks(), 0);
+    let scan = pair.mirror.scan(usize::MAX).unwrap();
+    assert!(scan.differences.is_empty(), "{:?}", scan.differences);
+    let status = Status::from(&fs::metadata(&place).unwrap());
+    let placeholders = pair.mirror.placeholders();
+    assert!(!placeholders.may_be_emptied(&status));
+    assert!(pair.begin_to_fill(&place).is_some());
+
+    drop(writer);
+    let left = fs::metadata(&place).unwrap();
+    assert_eq!(left.blocks(), 0);
+    assert_eq!(
+        (left.len(), left.modified().unwrap()),
+        (made.len(), made.modified().unwrap())
+    );
+    assert!(pair.commit_home().keep().is_empty());
+    assert_eq!(fs::read(pair.home.join("a")).unwrap(), bytes(mib + 5));
+    pair.fill(&place);
+    assert_eq!(fs::read(&place).unwrap(), bytes(mib + 5));
+}
+
+#[test]
+fn what_a_cell_wrote_while_bytes_were_on_their_way_stays() {
+    let mut pair = Pair::new();
+    let home = pair.home.join("a");
+    fs::write(&home, bytes(5000)).unwrap();
+    pair.cell(|pair| {
+        let place = pair.at("a");
+        let handle = Handle::find(&place).unwrap();
+        let placeholders = pair.mirror.placeholders();
+        let (file, _) = placeholders.open(&handle).unwrap().unwrap();
+        pair.before(&place, Before::Emptying);
+        fs::write(&place, "new").unwrap();
+        assert!(placeholders.fill(file).unwrap().is_none());
+    });
+    assert_eq!(fs::read_to_string(&home).unwrap(), "new");
 }
 
 #[test]

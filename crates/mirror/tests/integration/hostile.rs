@@ -241,7 +241,7 @@ proptest! {
                 let _ = pair.mirror.sync(&listing);
                 for (path, _) in &listing.changed {
                     // A file that a worker fetches before a cell runs.
-                    if let Ok(Some((file, _))) = pair.mirror.open_placeholder(path) {
+                    if let Ok(Some(file)) = pair.mirror.open_placeholder(path) {
                         file.set_len(0).unwrap();
                     }
                 }

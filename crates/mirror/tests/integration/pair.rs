@@ -1,8 +1,8 @@
 //! Home, mirror, and a replacement for the transport between them.
 
 use baton_mirror::{
-    Committed, ContentReader, ContentWriter, Difference, FilesError, Handle, HomeListing, Mirror,
-    Root, Scan, Seen, Staging, Status, Trash, list, open_listed, stamp,
+    Committed, ContentReader, ContentWriter, Difference, FilesError, Filling, Handle, HomeListing,
+    Mirror, Root, Scan, Seen, Staging, Status, Trash, list, open_listed, stamp,
 };
 use baton_protocol::{
     ChunkHash,
@@ -10,10 +10,11 @@ use baton_protocol::{
 };
 use bytes::Bytes;
 use std::{
+    borrow::Borrow,
     collections::{BTreeMap, BTreeSet, HashMap},
     ffi::OsStr,
     fs::{self, File},
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 use tempfile::TempDir;
@@ -162,19 +163,26 @@ impl Pair {
 
     /// Does what a worker does when a session opens a file.
     pub(crate) fn fill(&mut self, place: &Path) {
-        if !place.is_file() {
-            return;
-        }
-        let handle = Handle::find(place).unwrap();
-        let Some((file, placeholder)) = self.mirror.placeholders().open(&handle).unwrap() else {
+        let Some((filling, content)) = self.begin_to_fill(place) else {
             return;
         };
+        let filling = self.write(filling, &content);
+        self.mirror.filled(filling, &content).unwrap();
+    }
+
+    /// What a worker has when the answer to its question has arrived; none if it does not ask.
+    pub(crate) fn begin_to_fill(&mut self, place: &Path) -> Option<(Filling, Content)> {
+        if !place.is_file() {
+            return None;
+        }
+        let handle = Handle::find(place).unwrap();
+        let placeholders = self.mirror.placeholders();
+        let (file, placeholder) = placeholders.open(&handle).unwrap()?;
         let at_home = open_listed(&self.root, &placeholder.path).unwrap();
         let stamp = stamp(&Status::from(&at_home.metadata().unwrap()));
         let mut content = self.read(at_home);
         content.stamp = Some(stamp);
-        let file = self.write(file, &content);
-        self.mirror.filled(&file, &content).unwrap();
+        Some((placeholders.fill(file).unwrap()?, content))
     }
 
     /// Does what a worker does when a session is about to do this.
@@ -183,7 +191,8 @@ impl Pair {
             Before::Opening => self.fill(place),
             Before::Emptying => {
                 if let Ok(metadata) = fs::metadata(place) {
-                    self.mirror.placeholders().emptied(metadata.ino());
+                    let placeholders = self.mirror.placeholders();
+                    assert!(placeholders.may_be_emptied(&Status::from(&metadata)));
                 }
             }
             Before::Removing => {
@@ -214,7 +223,7 @@ impl Pair {
         }
     }
 
-    pub(crate) fn write(&self, file: File, content: &Content) -> File {
+    pub(crate) fn write<F: Borrow<File>>(&self, file: F, content: &Content) -> F {
         let mut writer = ContentWriter::new(file, content).unwrap();
         for hash in writer.wanted() {
             writer.place(hash, &self.chunks[&hash]).unwrap();
