@@ -30,6 +30,8 @@ pub struct Placeholder {
     pub bytes: u64,
     pub(super) modified_ns: i64,
     device: u64,
+    /// As many as the file system counts for a file of this size without bytes.
+    blocks: u64,
     /// A process tried to open the file in order to empty it.
     emptied: bool,
     /// How many [`Filling`]s write to it. A fill that was aborted may end after the next one has begun.
@@ -104,6 +106,7 @@ impl Placeholders {
             bytes: status.bytes,
             modified_ns: status.modified_ns,
             device: status.device,
+            blocks: status.blocks,
             emptied: false,
             fillings: 0,
         };
@@ -134,12 +137,17 @@ impl Placeholders {
 }
 
 impl Placeholder {
-    /// Whether the file lacks bytes. Its time alone may have changed (`touch`). A file that was
-    /// emptied and extended again has another time, too.
+    /// Whether the file lacks bytes. No sign is certain: a process can change or restore the file's
+    /// time (`touch`), an attempt to empty it may have failed, and some file systems count blocks
+    /// late, or count some for a file without bytes. So two of three have to say so.
     fn waits_for_bytes(&self, status: &Status) -> bool {
-        let untouched = status.modified_ns == self.modified_ns;
-        let is_hole = status.bytes == self.bytes && status.blocks == 0;
-        self.fillings > 0 || is_hole && (untouched || !self.emptied)
+        let signs = [
+            status.modified_ns == self.modified_ns,
+            status.blocks == self.blocks,
+            !self.emptied,
+        ];
+        let agree = signs.into_iter().filter(|sign| *sign).count() >= 2;
+        self.fillings > 0 || status.bytes == self.bytes && agree
     }
 }
 

@@ -4,6 +4,7 @@
 // access("/baton-faults/ERRNO/AFTER/STICKY", 0) arms it. The next AFTER calls succeed. Then one call fails with ERRNO,
 // or, if STICKY is not 0, all further calls do. ERRNO 0 disarms it.
 // If BATON_TEST_NO_OPENAT2 is set, the system seems to lack openat2.
+// If BATON_TEST_EXTRA_BLOCK is set, each file seems to have one more block, as on ZFS.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -23,6 +24,8 @@ static int fails(void) {
     if (!sticky) error = 0;
     return 1;
 }
+
+static int extra_block(void) { return getenv("BATON_TEST_EXTRA_BLOCK") != NULL; }
 
 int access(const char *path, int mode) {
     if (sscanf(path, "/baton-faults/%d/%d/%d", &error, &after, &sticky) == 3) return 0;
@@ -63,17 +66,23 @@ struct dirent *readdir(DIR *folder) {
 
 int statx(int folder, const char *path, int flags, unsigned mask, struct statx *found) {
     int (*real)(int, const char *, int, unsigned, struct statx *) = dlsym(RTLD_NEXT, "statx");
-    return fails() ? -1 : real(folder, path, flags, mask, found);
+    if (fails() || real(folder, path, flags, mask, found) != 0) return -1;
+    found->stx_blocks += extra_block();
+    return 0;
 }
 
 int fstatat(int folder, const char *path, struct stat *found, int flags) {
     int (*real)(int, const char *, struct stat *, int) = dlsym(RTLD_NEXT, "fstatat");
-    return fails() ? -1 : real(folder, path, found, flags);
+    if (fails() || real(folder, path, found, flags) != 0) return -1;
+    found->st_blocks += extra_block();
+    return 0;
 }
 
 int fstat(int file, struct stat *found) {
     int (*real)(int, struct stat *) = dlsym(RTLD_NEXT, "fstat");
-    return fails() ? -1 : real(file, found);
+    if (fails() || real(file, found) != 0) return -1;
+    found->st_blocks += extra_block();
+    return 0;
 }
 
 ssize_t readlinkat(int folder, const char *path, char *target, size_t size) {

@@ -35,6 +35,15 @@ fn without_openat2() {
     }
 }
 
+/// Files are filled also on a file system that counts a block for a file without bytes.
+#[test]
+fn with_an_extra_block() {
+    if std::env::var_os(LOADED).is_none() {
+        let said = run_again(&["contents::"], &[("BATON_TEST_EXTRA_BLOCK", "1")]);
+        assert!(said.contains(" passed"), "{said}");
+    }
+}
+
 /// Runs this program with these arguments where faults are possible. Returns its output.
 fn run_again(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let folder = tempfile::tempdir().unwrap();
