@@ -188,10 +188,11 @@ def test_too_large_a_file_stays_and_is_named(kernel: Kernel, folder: Path) -> No
 
 
 @when_opened
-def test_too_large_a_file_is_not_opened(kernel: Kernel, folder: Path) -> None:
+@pytest.mark.parametrize("name", ["'huge' + '.bin'", "'huge.bin'"])
+def test_too_large_a_file_is_not_opened(kernel: Kernel, folder: Path, name: str) -> None:
     with (folder / "huge.bin").open("wb") as file:
         file.truncate(3 << 20)
-    result = kernel.gpu("name = 'huge'\ntry: open(name + '.bin')\nexcept OSError as error: found = error.strerror")
+    result = kernel.gpu(f"try: open({name})\nexcept OSError as error: found = error.strerror")
     assert kernel.evaluate("found") == "File too large"
     assert "'huge.bin' (3 MiB) is larger than the limit of" in result.ok().stderr
 

@@ -275,13 +275,14 @@ impl SessionMirror {
             self.notes.push(messages::folder_cut(&self.notebook_folder));
         }
         self.blocking(move |mirror| mirror.sync(&listing)).await?;
+        let limit_bytes = self.config.files_limit_bytes;
         let paths = match self.opened {
-            Some(_) => lock(&self.mirror).named_in(&cell.code),
+            // A file that is left out is fetched when it is opened, unless it alone exceeds the limit.
+            Some(_) => lock(&self.mirror).named_in(&cell.code, limit_bytes),
             None => {
-                let (paths, more) = lock(&self.mirror).waiting(self.config.files_limit_bytes);
+                let (paths, more) = lock(&self.mirror).waiting(limit_bytes);
                 if more {
-                    self.notes
-                        .push(messages::files_not_copied(self.config.files_limit_bytes));
+                    self.notes.push(messages::files_not_copied(limit_bytes));
                 }
                 paths
             }

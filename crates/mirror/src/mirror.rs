@@ -162,53 +162,43 @@ impl Mirror {
         Ok(())
     }
 
-    /// Files that the text names and that have no bytes here yet.
+    /// Files that the text names and that have no bytes here yet, smallest first, up to the limit.
     #[must_use]
-    pub fn named_in(&self, text: &str) -> Vec<RelativePath> {
+    pub fn named_in(&self, text: &str, limit_bytes: u64) -> Vec<RelativePath> {
         let separators =
             |letter: char| letter.is_whitespace() || "'\"`,;()[]{}=<>|&".contains(letter);
         let mut words: BTreeSet<&[u8]> = BTreeSet::new();
         for word in text.split(separators).chain(text.split(['\'', '"'])) {
             words.insert(word.trim_start_matches("./").as_bytes());
         }
-        let is_named = |(path, known): (&RelativePath, &Known)| {
-            let waits = matches!(
-                known.here,
-                Found::File {
-                    placeholder: true,
-                    ..
-                }
-            );
+        let is_named = |(_, path): &(u64, &RelativePath)| {
             let name = path.as_path().file_name().map_or(&b""[..], OsStr::as_bytes);
-            let named = words.contains(path.as_bytes()) || words.contains(name);
-            (waits && named).then(|| path.clone())
+            words.contains(path.as_bytes()) || words.contains(name)
         };
-        self.known.iter().filter_map(is_named).collect()
+        fitting(self.without_bytes().filter(is_named), limit_bytes)
     }
 
     /// Files that have no bytes here yet, smallest first, up to the limit; the flag says whether
     /// there are more.
     #[must_use]
     pub fn waiting(&self, limit_bytes: u64) -> (Vec<RelativePath>, bool) {
-        let size = |(path, known): (&RelativePath, &Known)| match known.here {
-            Found::File {
-                placeholder: true,
-                bytes,
-                ..
-            } => Some((bytes, path.clone())),
-            _ => None,
-        };
-        let mut waiting: Vec<(u64, RelativePath)> = self.known.iter().filter_map(size).collect();
-        waiting.sort_unstable();
-        let mut total = 0;
-        let count = waiting.len();
-        let fitting = waiting.into_iter().take_while(|(bytes, _)| {
-            total += bytes;
-            total <= limit_bytes
-        });
-        let fitting: Vec<RelativePath> = fitting.map(|(_, path)| path).collect();
-        let more = fitting.len() < count;
+        let fitting = fitting(self.without_bytes(), limit_bytes);
+        let more = fitting.len() < self.without_bytes().count();
         (fitting, more)
+    }
+
+    /// Files that have no bytes here yet, with their sizes at home.
+    fn without_bytes(&self) -> impl Iterator<Item = (u64, &RelativePath)> {
+        self.known
+            .iter()
+            .filter_map(|(path, known)| match known.here {
+                Found::File {
+                    placeholder: true,
+                    bytes,
+                    ..
+                } => Some((bytes, path)),
+                _ => None,
+            })
     }
 
     /// Records that the placeholder's file was filled with the present content at home. If a cell
@@ -487,6 +477,21 @@ impl Mirror {
         waiting.rename_to(place)?;
         Ok(Status::from(&file.metadata()?))
     }
+}
+
+/// The smallest of these files that together do not exceed the limit.
+fn fitting<'a>(
+    files: impl Iterator<Item = (u64, &'a RelativePath)>,
+    limit_bytes: u64,
+) -> Vec<RelativePath> {
+    let mut files: Vec<_> = files.collect();
+    files.sort_unstable();
+    let mut total: u64 = 0;
+    let fitting = files.into_iter().take_while(|(bytes, _)| {
+        total = total.saturating_add(*bytes);
+        total <= limit_bytes
+    });
+    fitting.map(|(_, path)| path.clone()).collect()
 }
 
 fn is_absent(error: &io::Error) -> bool {

@@ -4,7 +4,7 @@ use crate::{
     harness::{eventually, stream_text},
     real::Real,
 };
-use baton_gpu_worker::FilesChoice;
+use baton_gpu_worker::{Config, FilesChoice};
 use baton_mirror::small_payload;
 use baton_protocol::{
     Answer, CHUNK_BYTES, ChunkHash, JobEvent, JobId, Outcome, Piece, Submission, decode,
@@ -52,8 +52,16 @@ fn content(text: &'static str) -> Content {
 
 impl Home {
     async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
+        let real = Real::start_with(|config| {
+            config.files = FilesChoice::Mirror;
+            change(config);
+        });
         Self {
-            real: Real::start_with(|config| config.files = FilesChoice::Mirror).await,
+            real: real.await,
             folder: NotebookFolder {
                 path: "/nowhere/course".to_owned(),
                 host: "another".to_owned(),
@@ -177,6 +185,23 @@ async fn what_the_code_names_comes_before_it_runs() {
         (of, &content.pieces),
         (&path("b.txt"), &vec![Piece::Inline("new".into())])
     );
+}
+
+#[tokio::test]
+async fn a_named_file_above_the_limit_is_not_fetched() {
+    let mut home = Home::start_with(|config| config.files_limit_bytes = 9).await;
+    let code = "print(open('a.txt').read())\n\
+                try: open('b.txt')\n\
+                except OSError as error: print(error.strerror)";
+    let job = home.begin_with(code, &[("a.txt", 5), ("b.txt", 10)]).await;
+    let (question, asked, _) = home.question(job).await;
+    assert_eq!(asked, wanted(&["a.txt"]));
+    let contents = FilesAnswer::Contents(vec![Ok(content("hello"))]);
+    home.answer(job, question, &contents).await;
+    let ran = home.real.worker.until_finished(job).await.ok();
+    assert_eq!(ran.text("stdout"), "hello\nFile too large\n");
+    let note = "'b.txt' (10 bytes) is larger than the limit of 9 bytes";
+    assert!(ran.text("stderr").contains(note), "{}", ran.text("stderr"));
 }
 
 #[tokio::test]

@@ -139,7 +139,11 @@ fn what_the_code_names_is_known_before_it_runs() {
     }
     pair.sync();
     let check = |code: &str, expected: &[&str]| {
-        assert_eq!(names(&pair.mirror.named_in(code)), expected, "{code}")
+        assert_eq!(
+            names(&pair.mirror.named_in(code, u64::MAX)),
+            expected,
+            "{code}"
+        )
     };
     check("pd.read_csv('data/train.csv')", &["data/train.csv"]);
     check(
