@@ -12,7 +12,7 @@ mod questions;
 mod watch;
 
 use self::{
-    filling::Target,
+    filling::{NotFilled, Target},
     questions::{ask, ask_and_wait},
 };
 use crate::{
@@ -88,13 +88,15 @@ pub(crate) struct SessionMirror {
     questions: Option<Questions>,
     /// Calls that wait for the bytes of a file.
     waiting: HashMap<RelativePath, Vec<Opened>>,
-    fillings: JoinSet<(RelativePath, Result<(), i32>)>,
+    fillings: JoinSet<(RelativePath, Result<(), NotFilled>)>,
     config: Config,
     access: Access,
     /// Notes for the student, which the next [`collect`] takes.
     notes: Vec<String>,
     /// Files that the cell could not open, and their sizes in bytes.
     too_large: BTreeMap<RelativePath, u64>,
+    /// Files that could not be fetched, and why.
+    not_fetched: BTreeMap<RelativePath, String>,
     _folder: PrivateFolder,
 }
 
@@ -188,6 +190,7 @@ impl SessionMirror {
             access: access.clone(),
             notes: Vec::new(),
             too_large: BTreeMap::new(),
+            not_fetched: BTreeMap::new(),
             _folder: private,
         })
     }
@@ -323,7 +326,7 @@ impl SessionMirror {
                 Some(opened) = next_opened(&mut self.opened) => self.on_opened(opened),
                 Some(filled) = self.fillings.join_next(), if !self.fillings.is_empty() => {
                     if let Ok((path, result)) = filled {
-                        self.on_filled(&path, result);
+                        self.on_filled(path, result);
                     }
                 }
                 else => std::future::pending().await,
@@ -384,12 +387,20 @@ impl SessionMirror {
         }
     }
 
-    fn on_filled(&mut self, path: &RelativePath, result: Result<(), i32>) {
-        for opened in self.waiting.remove(path).unwrap_or_default() {
-            match result {
+    fn on_filled(&mut self, path: RelativePath, result: Result<(), NotFilled>) {
+        for opened in self.waiting.remove(&path).unwrap_or_default() {
+            match &result {
                 Ok(()) => opened.waiting.resume(),
-                Err(errno) => opened.waiting.refuse(errno),
+                Err(why) => opened.waiting.refuse(why.errno),
             }
+        }
+        match result.map_err(|why| why.reason) {
+            Err(Some(reason)) => {
+                tracing::warn!(reason, "A file of a mirror could not be filled");
+                self.not_fetched.insert(path, reason);
+            }
+            // An earlier attempt in this cell may have failed.
+            _ => drop(self.not_fetched.remove(&path)),
         }
     }
 

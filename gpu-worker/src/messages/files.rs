@@ -23,6 +23,14 @@ pub(crate) fn file_not_opened(path: &RelativePath, file_bytes: u64, limit_bytes:
     )
 }
 
+/// A call of the cell that opened the file has failed.
+pub(crate) fn file_not_fetched(path: &RelativePath, reason: &str) -> String {
+    format!(
+        "'{path}' could not be fetched from the notebook's folder: {reason}; the file there is unchanged; run the cell \
+         again, or read the file in an ordinary cell, and use what you need of it"
+    )
+}
+
 /// For a machine on which the worker cannot notice which files a cell opens.
 pub(crate) fn files_not_copied(limit_bytes: u64) -> String {
     format!(

@@ -40,6 +40,11 @@ pub(crate) fn collect(
         .iter()
         .map(|(path, bytes)| messages::file_not_opened(path, *bytes, limit_bytes));
     notes.extend(messages::few(not_opened));
+    let not_fetched = std::mem::take(&mut mirror.not_fetched);
+    let not_fetched = not_fetched
+        .iter()
+        .map(|(path, reason)| messages::file_not_fetched(path, reason));
+    notes.extend(messages::few(not_fetched));
     let collecting = Collecting {
         limit_bytes,
         access: mirror.access.clone(),

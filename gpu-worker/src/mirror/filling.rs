@@ -3,8 +3,8 @@
 //! **Invariant:** a file that does not get all its bytes remains a placeholder.
 
 use super::{MirrorError, lock, questions::answer};
-use crate::{questions::Answered, transfer::Access};
-use baton_mirror::{Mirror, Placeholders, write_file};
+use crate::{messages, questions::Answered, transfer::Access};
+use baton_mirror::{FilesError, Mirror, Placeholders, write_file};
 use baton_protocol::files::{Content, FilesAnswer, NoContent};
 use nix::libc;
 use std::{
@@ -22,27 +22,13 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Fills the file with the content in the proxy's answer. An error is the number with which the waiting call fails.
-    pub(super) async fn fill_from(self, answered: Answered) -> Result<(), i32> {
-        let content = match answer(answered, &self.access.chunk_client).await {
-            Ok(FilesAnswer::Contents(mut contents)) if contents.len() == 1 => contents.remove(0),
-            Ok(_) => Err(NoContent::Gone {}),
-            Err(error) => Err(NoContent::Failed {
-                reason: error.to_string(),
-            }),
+    /// Fills the file with the content in the proxy's answer.
+    pub(super) async fn fill_from(self, answered: Answered) -> Result<(), NotFilled> {
+        let content = match answer(answered, &self.access.chunk_client).await? {
+            FilesAnswer::Contents(mut contents) if contents.len() == 1 => contents.remove(0),
+            _ => Err(NoContent::Gone {}),
         };
-        let content = content.map_err(|why| match why {
-            NoContent::Gone {} => libc::ENOENT,
-            NoContent::Denied {} => libc::EACCES,
-            NoContent::Failed { reason } => {
-                tracing::warn!(reason, "A file of a notebook could not be fetched");
-                libc::EIO
-            }
-        })?;
-        self.fill(content).await.map_err(|error| {
-            tracing::warn!(%error, "A file of a mirror could not be filled");
-            libc::EIO
-        })
+        Ok(self.fill(content?).await?)
     }
 
     pub(super) async fn fill(self, content: Content) -> Result<(), MirrorError> {
@@ -55,5 +41,59 @@ impl Target {
         let (chunk_client, cache) = (&access.chunk_client, &access.cache);
         let filling = write_file(chunk_client, Some(cache), content.clone(), filling).await?;
         Ok(spawn_blocking(move || lock(&mirror).filled(filling, &content)).await??)
+    }
+}
+
+/// Why a call that opens a file fails.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NotFilled {
+    pub(super) errno: i32,
+    /// For the student; `None` if the call would fail in the same way in an ordinary cell.
+    pub(super) reason: Option<String>,
+}
+
+impl From<NoContent> for NotFilled {
+    fn from(why: NoContent) -> Self {
+        let (errno, reason) = match why {
+            NoContent::Gone {} => (libc::ENOENT, None),
+            NoContent::Denied {} => (libc::EACCES, None),
+            NoContent::Failed { reason } => (libc::EIO, Some(reason)),
+        };
+        Self { errno, reason }
+    }
+}
+
+impl From<MirrorError> for NotFilled {
+    fn from(error: MirrorError) -> Self {
+        let errno = match &error {
+            MirrorError::Files(FilesError::Io { source, .. }) => source.raw_os_error(),
+            _ => None,
+        };
+        let (errno, reason) = match errno {
+            Some(errno @ (libc::ENOSPC | libc::EDQUOT)) => {
+                (errno, "the GPU machine has no space left for it".to_owned())
+            }
+            _ => (libc::EIO, messages::chain(&error)),
+        };
+        let reason = Some(reason);
+        Self { errno, reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_called_a_full_disk() {
+        for errno in [libc::ENOSPC, libc::EDQUOT] {
+            let error = FilesError::Io {
+                path: "a received file".into(),
+                source: std::io::Error::from_raw_os_error(errno),
+            };
+            let reason = Some("the GPU machine has no space left for it".to_owned());
+            let expected = NotFilled { errno, reason };
+            assert_eq!(NotFilled::from(MirrorError::from(error)), expected);
+        }
     }
 }

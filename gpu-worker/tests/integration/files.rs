@@ -1,7 +1,7 @@
 //! A session that cannot access its notebook's folder: it waits while the files that it opens are asked for.
 
 use crate::{
-    harness::{eventually, stream_text},
+    harness::{Ran, eventually, stream_text},
     real::Real,
 };
 use baton_gpu_worker::{Config, FilesChoice};
@@ -135,6 +135,12 @@ fn wanted(names: &[&str]) -> FilesWanted {
     FilesWanted::Contents { paths }
 }
 
+fn not_fetched(ran: &Ran) -> Vec<String> {
+    let notes = ran.text("stderr");
+    let notes = notes.lines().filter(|note| note.contains("not be fetched"));
+    notes.map(str::to_owned).collect()
+}
+
 #[tokio::test]
 async fn what_is_opened_is_asked_for_once() {
     let mut home = Home::start().await;
@@ -224,6 +230,9 @@ async fn a_file_that_cannot_be_had_fails_as_it_would_at_home() {
     let ran = home.real.worker.until_finished(job).await.ok();
     let expected = "FileNotFoundError a.txt\nPermissionError b.txt\nOSError c.txt\n";
     assert_eq!(ran.text("stdout"), expected);
+    let text = "'c.txt' could not be fetched from the notebook's folder: the disk is broken; ";
+    let notes = not_fetched(&ran);
+    assert!(notes.len() == 1 && notes[0].contains(text), "{notes:?}");
 }
 
 #[tokio::test]
@@ -350,7 +359,8 @@ async fn a_file_whose_bytes_do_not_all_arrive_is_asked_for_again() {
     broker.chunks.lock().unwrap().insert(hash, chunk);
     home.answer(job, question, &contents).await;
     let ran = home.real.worker.until_finished(job).await.ok();
-    assert_eq!((&*ran.text("stdout"), ran.files), ("5\nhello\n", None));
+    assert_eq!(ran.text("stdout"), "5\nhello\n");
+    assert_eq!((not_fetched(&ran), ran.files), (Vec::new(), None));
 }
 
 #[tokio::test]
