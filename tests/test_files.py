@@ -171,6 +171,13 @@ def test_large_files_go_in_parts(kernel: Kernel, folder: Path) -> None:
     assert (found == expected).all()
 
 
+def test_writes_through_a_mapping_come_back_after_every_cell(kernel: Kernel, folder: Path) -> None:
+    kernel.gpu("import numpy as np\nmapped = np.memmap('mapped.bin', dtype='uint8', mode='w+', shape=100)").ok()
+    for value in (1, 2, 3):
+        kernel.gpu(f"import time\nmapped[:] = {value}\ntime.sleep(0.1)").ok()
+        assert (folder / "mapped.bin").read_bytes() == bytes([value]) * 100
+
+
 def test_too_large_a_file_stays_and_is_named(kernel: Kernel, folder: Path) -> None:
     (folder / "kept.bin").write_bytes(b"before")
     result = kernel.gpu(

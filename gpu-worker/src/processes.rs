@@ -159,6 +159,26 @@ pub(crate) fn mapped_pages(process: Pid) -> Option<u64> {
     pages_of(process, 0)
 }
 
+/// The inodes of files that the kernel and its descendants have mapped so that they can write to them through memory.
+pub(crate) fn mapped_for_writing(kernel: Pid) -> HashSet<u64> {
+    let maps = with_descendants(kernel)
+        .into_iter()
+        .filter_map(|process| fs::read(format!("/proc/{process}/maps")).ok());
+    maps.flat_map(|maps| {
+        let maps = String::from_utf8_lossy(&maps);
+        maps.lines().filter_map(written_through).collect::<Vec<_>>()
+    })
+    .collect()
+}
+
+/// The inode in a line of `/proc/PID/maps`, if writes to these addresses reach a file.
+fn written_through(line: &str) -> Option<u64> {
+    let mut fields = line.split_ascii_whitespace();
+    let permissions = fields.nth(1)?.as_bytes();
+    let inode = fields.nth(2)?.parse().ok()?;
+    (permissions.get(1) == Some(&b'w') && permissions.get(3) == Some(&b's')).then_some(inode)
+}
+
 /// A number of the process's `statm`.
 fn pages_of(process: Pid, index: usize) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/statm")).ok()?;
@@ -354,6 +374,21 @@ mod tests {
             assert!(Instant::now() < deadline, "it does not happen");
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn a_file_is_written_through_a_shared_mapping_only() {
+        let check = |line: &str, expected: Option<u64>| {
+            assert_eq!(written_through(line), expected, "{line}");
+        };
+        check(
+            "7f0000-7f1000 rw-s 00001000 08:01 42    /course/a b",
+            Some(42),
+        );
+        check("7f0000-7f1000 -w-s 00000000 00:2d 7 /a (deleted)", Some(7));
+        check("7f0000-7f1000 r--s 00000000 08:01 42 /course/a", None);
+        check("7f0000-7f1000 rw-p 00000000 08:01 42 /course/a", None);
+        check("", None);
     }
 
     #[test]

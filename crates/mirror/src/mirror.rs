@@ -27,7 +27,7 @@ use baton_protocol::{
 };
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     ffi::OsStr,
     fs::{self, File, Permissions},
     io,
@@ -210,7 +210,8 @@ impl Mirror {
             .map_err(failed())?;
         let status = Status::from(&file.metadata().map_err(failed())?);
         self.placeholders.forget(status.inode);
-        let mut now = with_bytes(&found_file(&status, None), Some(&content.pieces));
+        let now = found_file(&status, None);
+        let mut now = with_bytes(&now, Some(&content.pieces), &HashSet::new());
         let of_inode = |known: &&mut Known| compare::inode(&known.here) == Some(status.inode);
         let Some(known) = self.known.values_mut().find(of_inode) else {
             return Ok(());
@@ -283,12 +284,14 @@ impl Mirror {
 
     /// Records that these differences are being sent home. `written` has the bytes of files that
     /// were read to find out whether they differ; those that are not sent have the same bytes as
-    /// before. All other differences remain.
+    /// before. All other differences remain. `mapped` has the inodes of files to which a process
+    /// may write through its memory: the system need not give such a file a new time.
     pub fn adopt(
         &mut self,
         scan: &Scan,
         sent: &[Difference],
         written: &HashMap<RelativePath, Content>,
+        mapped: &HashSet<u64>,
     ) {
         self.damaged |= !scan.missing.is_empty();
         self.removals.end_cell(&scan.found);
@@ -300,12 +303,12 @@ impl Mirror {
                     if !sent.iter().any(|other| other.path() == from) {
                         self.forget(from);
                     }
-                    self.adopt_one(scan, path, None);
+                    self.adopt_one(scan, path, None, mapped);
                 }
-                Difference::Change(_) => self.adopt_one(scan, difference.path(), None),
+                Difference::Change(_) => self.adopt_one(scan, difference.path(), None, mapped),
                 Difference::Written { path, .. } => {
                     let pieces = written.get(path).map(|content| content.pieces.as_slice());
-                    self.adopt_one(scan, path, pieces);
+                    self.adopt_one(scan, path, pieces, mapped);
                 }
             }
         }
@@ -313,12 +316,18 @@ impl Mirror {
             if let (Some(now), Some(known)) = (scan.found.get(path), self.known.get_mut(path))
                 && !sent.iter().any(|difference| difference.path() == path)
             {
-                known.here = with_bytes(now, Some(&content.pieces));
+                known.here = with_bytes(now, Some(&content.pieces), mapped);
             }
         }
     }
 
-    fn adopt_one(&mut self, scan: &Scan, path: &RelativePath, pieces: Option<&[Piece]>) {
+    fn adopt_one(
+        &mut self,
+        scan: &Scan,
+        path: &RelativePath,
+        pieces: Option<&[Piece]>,
+        mapped: &HashSet<u64>,
+    ) {
         let Some(now) = scan.found.get(path) else {
             self.forget(path);
             return;
@@ -326,7 +335,7 @@ impl Mirror {
         if let Found::File { inode, .. } = now {
             self.placeholders.moved(*inode, path);
         }
-        self.know(path, None, with_bytes(now, pieces));
+        self.know(path, None, with_bytes(now, pieces, mapped));
     }
 
     /// Placeholders that a cell wrote are files like others from now on.
@@ -524,16 +533,18 @@ fn found_file(status: &Status, placeholder: Option<&Placeholder>) -> Found {
     }
 }
 
-fn with_bytes(now: &Found, pieces: Option<&[Piece]>) -> Found {
+/// Keeps the bytes of a file that may change again without a new time.
+fn with_bytes(now: &Found, pieces: Option<&[Piece]>, mapped: &HashSet<u64>) -> Found {
     let mut here = now.clone();
     if let Found::File {
+        inode,
         modified_ns,
         unsure,
         ..
     } = &mut here
     {
         *unsure = pieces
-            .filter(|_| is_recent(*modified_ns))
+            .filter(|_| is_recent(*modified_ns) || mapped.contains(inode))
             .map(<[_]>::to_vec);
     }
     here

@@ -3,12 +3,13 @@
 //! **Invariant:** a file that is too large is not sent, and a note for the student names it.
 
 use super::{MirrorError, SessionMirror, lock};
-use crate::{messages, transfer::Access};
+use crate::{messages, processes::mapped_for_writing, transfer::Access};
 use baton_mirror::{Difference, FilesError, Mirror, Scan, read_file, send_payload};
 use baton_protocol::{
     ChunkHash, Piece,
     files::{Change, Content, Payload, RelativePath},
 };
+use nix::unistd::Pid;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
@@ -28,10 +29,11 @@ pub(crate) struct Collected {
     pub(crate) notes: Vec<String>,
 }
 
-/// Collects the changes of the cell that has ended. What background work of the session writes meanwhile is collected
-/// after the next cell.
+/// Collects the changes of the cell that has ended in the session of this kernel. What background work of the session
+/// writes meanwhile is collected after the next cell.
 pub(crate) fn collect(
     mirror: &mut SessionMirror,
+    kernel: Pid,
 ) -> impl Future<Output = Result<Collected, MirrorError>> + Send + 'static {
     let limit_bytes = mirror.config.files_limit_bytes;
     let mut notes = std::mem::take(&mut mirror.notes);
@@ -51,7 +53,7 @@ pub(crate) fn collect(
         mirror: mirror.mirror.clone(),
         notes,
     };
-    collecting.run()
+    collecting.run(kernel)
 }
 
 struct Collecting {
@@ -62,7 +64,8 @@ struct Collecting {
 }
 
 impl Collecting {
-    async fn run(mut self) -> Result<Collected, MirrorError> {
+    async fn run(mut self, kernel: Pid) -> Result<Collected, MirrorError> {
+        let mapped = spawn_blocking(move || mapped_for_writing(kernel)).await?;
         let mirror = self.mirror.clone();
         let scan = Arc::new(spawn_blocking(move || lock(&mirror).scan(MOST_ENTRIES)).await??);
         self.notes.extend(messages::files_missing(&scan.missing));
@@ -93,7 +96,7 @@ impl Collecting {
             let mut mirror = lock(&mirror);
             // Files may be missing because the whole mirror has been removed.
             mirror.check()?;
-            mirror.adopt(&scan, &differences, &written);
+            mirror.adopt(&scan, &differences, &written, &mapped);
             Ok::<_, FilesError>(())
         };
         spawn_blocking(adopt).await??;

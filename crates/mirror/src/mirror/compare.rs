@@ -27,8 +27,8 @@ pub enum Found {
         mode: u32,
         /// Whether the file has no bytes yet.
         placeholder: bool,
-        /// Present if the file was written so shortly before the scan that it may change again
-        /// without a new time. These were its bytes.
+        /// Present if the file may change again without a new time, because it was written shortly
+        /// before the scan or is mapped into memory. These were its bytes.
         unsure: Option<Vec<Piece>>,
     },
     Folder {

@@ -4,9 +4,11 @@ use crate::pair::{Before, Pair, tree};
 use baton_mirror::{ContentReader, ContentWriter, Handle, Status};
 use std::{
     fs::{self, File, FileTimes, Permissions},
+    io::{BufRead as _, BufReader, Write as _},
     os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _},
     path::Path,
-    time::SystemTime,
+    process::{Command, Stdio},
+    time::{Duration, SystemTime},
 };
 
 fn bytes(count: usize) -> Vec<u8> {
@@ -184,6 +186,51 @@ fn a_write_without_a_new_time_is_seen() {
     });
     assert_eq!(fs::read_to_string(home.join("a")).unwrap(), "two");
     assert_eq!(tree(&home).len(), 1);
+}
+
+/// Maps a file into its memory, and writes each line of its input to the beginning of the file.
+const MAPPER: &str = r"
+import mmap, sys
+with open(sys.argv[1], 'r+b') as file:
+    mapped = mmap.mmap(file.fileno(), 0)
+for line in sys.stdin:
+    mapped[:3] = line[:3].encode()
+    print(flush=True)
+";
+
+#[test]
+fn what_cells_write_through_a_mapping_goes_home() {
+    let mut pair = Pair::new();
+    let (home, place) = (pair.home.join("a"), pair.at("a"));
+    fs::write(&place, "old").unwrap();
+    pair.mapped.insert(fs::metadata(&place).unwrap().ino());
+    let mut mapper = Command::new("python3")
+        .args(["-c", MAPPER])
+        .arg(&place)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = mapper.stdin.take().unwrap();
+    let mut output = BufReader::new(mapper.stdout.take().unwrap()).lines();
+    for text in ["one", "two", "six"] {
+        pair.cell(|pair| {
+            writeln!(input, "{text}").unwrap();
+            output.next().unwrap().unwrap();
+            // Later, a time alone would say that the file is the same.
+            while age_of(&pair.at("a")) < Duration::from_millis(50) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        assert_eq!(fs::read_to_string(&home).unwrap(), text);
+    }
+    drop(input);
+    mapper.wait().unwrap();
+}
+
+fn age_of(place: &Path) -> Duration {
+    let modified = fs::metadata(place).unwrap().modified().unwrap();
+    modified.elapsed().unwrap_or_default()
 }
 
 #[test]

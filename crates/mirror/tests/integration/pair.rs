@@ -11,7 +11,7 @@ use baton_protocol::{
 use bytes::Bytes;
 use std::{
     borrow::Borrow,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     ffi::OsStr,
     fs::{self, File},
     os::unix::fs::PermissionsExt as _,
@@ -26,6 +26,8 @@ pub(crate) struct Pair {
     pub(crate) home: PathBuf,
     root: Root,
     pub(crate) mirror: Mirror,
+    /// The inodes of files that a process has mapped into its memory.
+    pub(crate) mapped: HashSet<u64>,
     listing: HomeListing,
     chunks: HashMap<ChunkHash, Bytes>,
     folder: TempDir,
@@ -50,6 +52,7 @@ impl Pair {
             mirror: new_mirror(folder.path()),
             root: Root::open(&home).unwrap(),
             home,
+            mapped: HashSet::new(),
             listing: HomeListing::default(),
             chunks: HashMap::new(),
             folder,
@@ -153,7 +156,7 @@ impl Pair {
             }
         }
         let sent = scan.differences.clone();
-        self.mirror.adopt(&scan, &sent, &written);
+        self.mirror.adopt(&scan, &sent, &written, &self.mapped);
         (changes, written)
     }
 

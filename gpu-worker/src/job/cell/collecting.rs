@@ -41,7 +41,9 @@ pub(super) fn begin(
     };
     let (patience, access) = (context.config.patience, context.access.clone());
     let state = send_patiently(patience, access, transport.clone(), changes);
-    let files = session.mirror.as_mut().map(mirror::collect);
+    let kernel = session.kernel();
+    let mirror = session.mirror.as_mut();
+    let files = mirror.map(|mirror| mirror::collect(mirror, kernel));
     let files = async move {
         match files {
             Some(files) => files.await,
