@@ -31,21 +31,14 @@ pub(crate) fn free_name(taken: &Place) -> io::Result<Place> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Moves a file, even to another file system. Its old place is free afterwards.
+/// Moves a file, even to another file system: a folder in the notebook's folder may be one. Its old place is free
+/// afterwards.
 pub(crate) fn move_file(from: &Place, to: &Place) -> io::Result<()> {
     match from.rename_to(to) {
         Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
             copy(from, to)?;
             from.remove_file()
         }
-        renamed => renamed,
-    }
-}
-
-/// Renames a file, or copies it: a folder inside the notebook's folder may be another file system.
-pub(crate) fn rename_or_copy(from: &Place, to: &Place) -> io::Result<()> {
-    match from.rename_to(to) {
-        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => copy(from, to),
         renamed => renamed,
     }
 }

@@ -14,31 +14,36 @@ use std::{
 
 /// Something that will be put in place.
 pub(super) enum Arriving {
-    Moved(Below, u32),
+    Moved {
+        from: RelativePath,
+        /// Where in the trash it waits.
+        taken: Below,
+        mode: u32,
+    },
     Written(Below, Content),
     Link(Vec<u8>),
 }
 
 impl Arriving {
-    /// Where in the trash it is, if the cell only renamed it.
+    /// Where in the trash it was, if the cell only renamed it.
     pub(super) fn renamed(&self) -> Option<Below> {
         match self {
-            Self::Moved(file, _) => Some(file.clone()),
+            Self::Moved { taken, .. } => Some(taken.clone()),
             Self::Written(..) | Self::Link(_) => None,
         }
     }
 
     /// Completes it, and returns where it waits.
-    pub(super) fn make_ready(self, path: &RelativePath, waiting: Below) -> io::Result<Below> {
+    pub(super) fn make_ready(&self, path: &RelativePath, waiting: Below) -> io::Result<Below> {
         match self {
-            Self::Moved(file, mode) => {
-                let place = file.place()?;
+            Self::Moved { taken, mode, .. } => {
+                let place = taken.place()?;
                 match place.status()?.is_link() {
                     // Check it again: something else may have just changed it.
                     true => check_link(path, &place.read_link()?.into_vec())?,
                     false => drop(place.set_mode(mode & 0o777)?),
                 }
-                Ok(file)
+                Ok(taken.clone())
             }
             Self::Written(file, content) => {
                 let place = file.place()?;
@@ -46,11 +51,11 @@ impl Arriving {
                 let open = handle.open()?;
                 open.set_modified(time(content.modified_ns))?;
                 open.set_permissions(Permissions::from_mode(content.mode & 0o777))?;
-                Ok(file)
+                Ok(file.clone())
             }
             Self::Link(target) => {
-                check_link(path, &target)?;
-                waiting.place()?.make_link(OsStr::from_bytes(&target))?;
+                check_link(path, target)?;
+                waiting.place()?.make_link(OsStr::from_bytes(target))?;
                 Ok(waiting)
             }
         }

@@ -16,15 +16,15 @@ use crate::{
     errors::at,
     folder::{Below, Folder, Place, Status},
     links::inside,
-    places::{free_name, move_file, rename_or_copy},
+    places::{free_name, move_file},
     trash::{Trash, TrashEntry, Was},
-    walk::{STAGING, never_copied},
+    walk::{STAGING, below, never_copied},
 };
 use baton_protocol::files::{Base, Change, Content, RelativePath, Stamp};
 use std::{
+    fmt,
     fs::File,
     io,
-    os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
 };
 
@@ -149,11 +149,7 @@ impl Committed {
 
 impl Drop for Committed {
     fn drop(&mut self) {
-        for step in self.undo.drain(..).rev() {
-            if let Err(error) = step.run() {
-                tracing::error!(%error, "Failed to restore a file: {step:?}");
-            }
-        }
+        Undo::run_all(std::mem::take(&mut self.undo));
     }
 }
 
@@ -176,9 +172,25 @@ impl Undo {
         }
     }
 
+    /// The last step is undone first.
+    fn run_all(steps: Vec<Self>) {
+        for step in steps.into_iter().rev() {
+            if let Err(error) = step.run() {
+                tracing::error!(%error, "Failed to restore a file: {step:?}");
+            }
+        }
+    }
+
     fn run(&self) -> io::Result<()> {
         match self {
-            Self::Rename { from, to } => move_file(&from.place()?, &to.place()?),
+            Self::Rename { from, to } => {
+                let (from, to) = (from.place()?, to.place()?);
+                match (from.status()?, to.present()?) {
+                    // Renaming one of two names of a file to the other does nothing.
+                    (kept, Some(there)) if kept.is_same(&there) => from.remove_file(),
+                    _ => move_file(&from, &to),
+                }
+            }
             Self::Remove(path) => path.place()?.remove_file(),
             Self::RemoveFolder(path) => path.place()?.remove_folder(),
             Self::MakeFolder(path, mode) => {
@@ -211,6 +223,16 @@ enum Not {
     Io(io::Error),
 }
 
+impl fmt::Display for Not {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Changed => formatter.write_str("something else changed it here meanwhile"),
+            Self::NeverCopied => formatter.write_str("files of that name are not copied"),
+            Self::Io(error) => write!(formatter, "the same change failed here: {error}"),
+        }
+    }
+}
+
 impl From<io::Error> for Not {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
@@ -238,7 +260,9 @@ impl Commit {
                     over,
                     mode,
                 } => match self.take_to(&path, &from, &base) {
-                    Ok(Some(taken)) => arriving.push((path, over, Arriving::Moved(taken, mode))),
+                    Ok(Some(taken)) => {
+                        arriving.push((path, over, Arriving::Moved { from, taken, mode }));
+                    }
                     taken => {
                         let why = taken.err().unwrap_or(Not::Changed);
                         self.note(
@@ -276,8 +300,7 @@ impl Commit {
             self.note(&path, made, "was created by the cell");
         }
         for (path, over, what) in arriving {
-            let placed = self.place(&path, over.as_ref(), what);
-            self.note(&path, placed, "was written by the cell");
+            self.place_or_keep(&path, over.as_ref(), &what);
         }
         for (path, base, mode) in modes {
             let set = self.set_mode(&path, &base, mode);
@@ -286,15 +309,11 @@ impl Commit {
     }
 
     fn note(&mut self, path: &RelativePath, done: Result<(), Not>, what: &str) {
-        let why = match done {
-            Ok(()) => return,
-            Err(Not::Changed) => "something else changed it here meanwhile".to_owned(),
-            Err(Not::NeverCopied) => "files of that name are not copied".to_owned(),
-            Err(Not::Io(error)) => format!("the same change failed here: {error}"),
-        };
-        self.notes.push(format!(
-            "'{path}' {what}, but {why}; it stays here as it was"
-        ));
+        if let Err(why) = done {
+            self.notes.push(format!(
+                "'{path}' {what}, but {why}; it stays here as it was"
+            ));
+        }
     }
 
     /// Moves an existing file to the trash; `None` if there is none.
@@ -355,16 +374,50 @@ impl Commit {
         Ok(())
     }
 
+    /// Puts something in place. If that fails, this folder is as before, and the cell's bytes are kept elsewhere.
+    fn place_or_keep(&mut self, path: &RelativePath, over: Option<&Base>, what: &Arriving) {
+        let before = self.undo.len();
+        let Err(why) = self.place(path, over, what) else {
+            return;
+        };
+        Undo::run_all(self.undo.split_off(before));
+        let note = match what {
+            Arriving::Moved { from, taken, .. } => {
+                let now = match self.move_back(from, taken) {
+                    Ok(back) if back == *from => "it stays here as it was".to_owned(),
+                    Ok(other) => format!("it is now '{other}'"),
+                    Err(_) => format!("`baton files restore '{from}'` restores it"),
+                };
+                format!("'{from}' was renamed to '{path}' by the cell, but {why}; {now}")
+            }
+            Arriving::Written(file, _) if !matches!(why, Not::NeverCopied) => {
+                let now = match self.keep_near(path, file, None) {
+                    Ok(kept) => format!("is '{kept}'"),
+                    Err(error) => format!("could not be kept: {error}"),
+                };
+                format!("'{path}' was written by the cell, but {why}; the cell's version {now}")
+            }
+            Arriving::Written(..) | Arriving::Link(_) => {
+                format!("'{path}' was written by the cell, but {why}; it stays here as it was")
+            }
+        };
+        self.notes.push(note);
+    }
+
     fn place(
         &mut self,
         path: &RelativePath,
         over: Option<&Base>,
-        what: Arriving,
+        what: &Arriving,
     ) -> Result<(), Not> {
         let place = self.place_of(path)?;
         self.linked += 1;
         let waiting = self.staging.waiting(&format!("link-{}", self.linked));
-        let renamed = what.renamed();
+        if let Arriving::Moved { taken, .. } = what {
+            let before = taken.place()?.status()?;
+            let restored = Undo::SetMode(taken.clone(), before.mode);
+            self.undo.extend((!before.is_link()).then_some(restored));
+        }
         let arrived = what.make_ready(path, waiting)?;
         let there = place.present()?;
         let is_free = match (&there, over) {
@@ -377,7 +430,7 @@ impl Commit {
                 Some(_) => "and something else changed it here meanwhile",
                 None => "which did not know about the file here",
             };
-            return self.place_beside(path, &place, &arrived, renamed, why);
+            return self.place_beside(path, &arrived, what.renamed(), why);
         }
         if there.is_some() {
             let before = self.in_trash(path, Was::Replaced)?;
@@ -391,11 +444,14 @@ impl Commit {
                 to: self.home(path),
             });
         }
-        rename_or_copy(&arrived.place()?, &place)?;
-        self.undo.push(Undo::placing(self.home(path), renamed));
+        move_file(&arrived.place()?, &place)?;
+        self.undo
+            .push(Undo::placing(self.home(path), what.renamed()));
         self.made.push(path.clone());
-        let status = place.status()?;
-        if status.is_file() {
+        // Without its status, the mirror gets the file again.
+        if let Ok(status) = place.status()
+            && status.is_file()
+        {
             self.written.push((path.clone(), stamp(&status)));
         }
         Ok(())
@@ -405,25 +461,62 @@ impl Commit {
     fn place_beside(
         &mut self,
         path: &RelativePath,
-        taken: &Place,
         arrived: &Below,
         renamed: Option<Below>,
         why: &str,
     ) -> Result<(), Not> {
-        let other = free_name(taken)?;
-        arrived.place()?.rename_to(&other)?;
-        let name = other.name().to_string_lossy();
+        let folder = path.parent();
+        let beside = self.keep_in(folder.as_ref(), path, arrived, renamed)?;
+        let name = beside.as_path().file_name().unwrap_or_default();
+        let name = name.display();
         self.notes.push(format!(
             "'{path}' was written by the cell, {why}; the cell's version is '{name}' beside it"
         ));
-        let folder = path
-            .parent()
-            .map_or_else(Vec::new, |folder| [folder.as_bytes(), b"/"].concat());
-        let beside = RelativePath::new([&folder, other.name().as_bytes()].concat());
-        if let Ok(beside) = beside {
-            self.undo.push(Undo::placing(self.home(&beside), renamed));
-        }
         Ok(())
+    }
+
+    /// Returns a renamed file to its old name, or near to that if the name is taken.
+    fn move_back(&mut self, from: &RelativePath, taken: &Below) -> io::Result<RelativePath> {
+        let place = self.staging.home.at(from)?;
+        if place.present()?.is_some() {
+            return self.keep_near(from, taken, Some(taken));
+        }
+        move_file(&taken.place()?, &place)?;
+        self.undo
+            .push(Undo::placing(self.home(from), Some(taken.clone())));
+        Ok(from.clone())
+    }
+
+    /// Keeps a file in the nearest folder that accepts it. Returns its path.
+    fn keep_near(
+        &mut self,
+        path: &RelativePath,
+        file: &Below,
+        renamed: Option<&Below>,
+    ) -> io::Result<RelativePath> {
+        let mut folder = path.parent();
+        loop {
+            match self.keep_in(folder.as_ref(), path, file, renamed.cloned()) {
+                Err(error) => folder = folder.ok_or(error)?.parent(),
+                kept => return kept,
+            }
+        }
+    }
+
+    /// Keeps a file in this folder, under a free name that is similar to the path's.
+    fn keep_in(
+        &mut self,
+        folder: Option<&RelativePath>,
+        path: &RelativePath,
+        file: &Below,
+        renamed: Option<Below>,
+    ) -> io::Result<RelativePath> {
+        let name = path.as_path().file_name().unwrap_or_default();
+        let free = free_name(&self.staging.home.at(&below(folder, name)?)?)?;
+        move_file(&file.place()?, &free)?;
+        let kept = below(folder, free.name())?;
+        self.undo.push(Undo::placing(self.home(&kept), renamed));
+        Ok(kept)
     }
 
     fn set_mode(&mut self, path: &RelativePath, base: &Base, mode: u32) -> Result<(), Not> {

@@ -3,6 +3,8 @@
 //
 // access("/baton-faults/ERRNO/AFTER/STICKY", 0) arms it. The next AFTER calls succeed. Then one call fails with ERRNO,
 // or, if STICKY is not 0, all further calls do. ERRNO 0 disarms it.
+// access("/baton-border/ERRNO", 0): from now on, moving or linking a file into or out of a folder "mounted" fails with
+// ERRNO; 0 ends that.
 // If BATON_TEST_NO_OPENAT2 is set, the system seems to lack openat2.
 // If BATON_TEST_EXTRA_BLOCK is set, each file seems to have one more block, as on ZFS.
 #define _GNU_SOURCE
@@ -12,11 +14,12 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static int error, after, sticky;
+static int error, after, sticky, border;
 
 static int fails(void) {
     if (error == 0 || after-- > 0) return 0;
@@ -29,6 +32,7 @@ static int extra_block(void) { return getenv("BATON_TEST_EXTRA_BLOCK") != NULL; 
 
 int access(const char *path, int mode) {
     if (sscanf(path, "/baton-faults/%d/%d/%d", &error, &after, &sticky) == 3) return 0;
+    if (sscanf(path, "/baton-border/%d", &border) == 1) return 0;
     int (*real)(const char *, int) = dlsym(RTLD_NEXT, "access");
     return real(path, mode);
 }
@@ -88,4 +92,26 @@ int fstat(int file, struct stat *found) {
 ssize_t readlinkat(int folder, const char *path, char *target, size_t size) {
     ssize_t (*real)(int, const char *, char *, size_t) = dlsym(RTLD_NEXT, "readlinkat");
     return fails() ? -1 : real(folder, path, target, size);
+}
+
+static int is_mounted(int folder) {
+    char name[32], path[4096] = "";
+    snprintf(name, sizeof name, "/proc/self/fd/%d", folder);
+    return readlink(name, path, sizeof path - 1) > 0 && strstr(path, "/mounted");
+}
+
+static int stops(int from, int to) {
+    if (border == 0 || is_mounted(from) == is_mounted(to)) return 0;
+    errno = border;
+    return 1;
+}
+
+int renameat(int from, const char *old, int to, const char *new) {
+    int (*real)(int, const char *, int, const char *) = dlsym(RTLD_NEXT, "renameat");
+    return stops(from, to) ? -1 : real(from, old, to, new);
+}
+
+int linkat(int from, const char *old, int to, const char *new, int flags) {
+    int (*real)(int, const char *, int, const char *, int) = dlsym(RTLD_NEXT, "linkat");
+    return stops(from, to) ? -1 : real(from, old, to, new, flags);
 }

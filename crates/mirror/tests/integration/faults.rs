@@ -85,6 +85,15 @@ impl Fault {
     }
 }
 
+/// Returns the result of `work`, during which no file can be moved into a folder "mounted" or out of it.
+pub(crate) fn with_border<T>(error: Errno, work: impl FnOnce() -> T) -> T {
+    let border = |error: i32| access(format!("/baton-border/{error}").as_str(), AccessFlags::F_OK);
+    border(error as i32).unwrap();
+    let done = work();
+    border(0).unwrap();
+    done
+}
+
 fn arm(error: i32, after: u32, sticky: bool) {
     let path = format!("/baton-faults/{error}/{after}/{}", u8::from(sticky));
     access(path.as_str(), AccessFlags::F_OK).unwrap();

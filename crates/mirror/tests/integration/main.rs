@@ -6,6 +6,7 @@ mod contents;
 mod faults;
 mod hidden;
 mod hostile;
+mod kept;
 mod listings;
 mod lost;
 mod pair;

@@ -116,6 +116,14 @@ impl Pair {
     }
 
     pub(crate) fn commit(&mut self, scan: Scan) -> Committed {
+        self.commit_by(scan, Staging::commit)
+    }
+
+    pub(crate) fn commit_by(
+        &mut self,
+        scan: Scan,
+        commit: impl FnOnce(Staging) -> Committed,
+    ) -> Committed {
         let (changes, written) = self.changes_of(scan);
         let mut staging = self.stage().unwrap();
         self.listing
@@ -125,7 +133,7 @@ impl Pair {
                 self.write(file, &content);
             }
         }
-        let committed = staging.commit();
+        let committed = commit(staging);
         self.listing.is_as_in_mirror(committed.written.clone());
         self.listing.were_made(committed.made.clone());
         drop(written);
