@@ -7,6 +7,7 @@ use std::{
     io,
     os::unix::fs::PermissionsExt as _,
     path::Path,
+    time::SystemTime,
 };
 
 /// A free name beside a file whose name is taken: `data (from the GPU).csv`.
@@ -59,6 +60,23 @@ fn copy(from: &Place, to: &Place) -> io::Result<()> {
 fn copy_file(mut from: File, mut to: File) -> io::Result<()> {
     let metadata = from.metadata()?;
     io::copy(&mut from, &mut to)?;
-    to.set_modified(metadata.modified()?)?;
-    to.set_permissions(Permissions::from_mode(metadata.permissions().mode()))
+    describe_file(&to, metadata.modified()?, metadata.permissions().mode());
+    Ok(())
+}
+
+/// Sets a file's time and permissions, as far as its file system can.
+pub(crate) fn describe_file(file: &File, modified: SystemTime, mode: u32) {
+    attempt("time", file.set_modified(modified));
+    attempt(
+        "permissions",
+        file.set_permissions(Permissions::from_mode(mode)),
+    );
+}
+
+/// Some file systems (NFS with one user for all, SMB, FAT) refuse times and permissions, which are worth less than the
+/// bytes.
+pub(crate) fn attempt(what: &str, set: io::Result<()>) {
+    if let Err(error) = set {
+        tracing::debug!(%error, "Failed to set a file's {what}");
+    }
 }

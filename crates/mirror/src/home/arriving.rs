@@ -1,15 +1,16 @@
 //! What a cell made, complete and waiting to be put in place.
 
-use crate::{content::time, folder::Below, links::stays_inside};
+use crate::{
+    content::time,
+    folder::Below,
+    links::stays_inside,
+    places::{attempt, describe_file},
+};
 use baton_protocol::files::{Content, RelativePath};
 use std::{
     ffi::OsStr,
-    fs::Permissions,
     io,
-    os::unix::{
-        ffi::{OsStrExt as _, OsStringExt as _},
-        fs::PermissionsExt as _,
-    },
+    os::unix::ffi::{OsStrExt as _, OsStringExt as _},
 };
 
 /// Something that will be put in place.
@@ -41,7 +42,7 @@ impl Arriving {
                 match place.status()?.is_link() {
                     // Check it again: something else may have just changed it.
                     true => check_link(path, &place.read_link()?.into_vec())?,
-                    false => drop(place.set_mode(mode & 0o777)?),
+                    false => attempt("permissions", place.set_mode(mode & 0o777).map(drop)),
                 }
                 Ok(taken.clone())
             }
@@ -49,8 +50,7 @@ impl Arriving {
                 let place = file.place()?;
                 let handle = place.handle()?;
                 let open = handle.open()?;
-                open.set_modified(time(content.modified_ns))?;
-                open.set_permissions(Permissions::from_mode(content.mode & 0o777))?;
+                describe_file(&open, time(content.modified_ns), content.mode & 0o777);
                 Ok(file.clone())
             }
             Self::Link(target) => {

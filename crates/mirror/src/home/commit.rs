@@ -16,7 +16,7 @@ use crate::{
     errors::at,
     folder::{Below, Folder, Place, Status},
     links::inside,
-    places::{free_name, move_file},
+    places::{attempt, free_name, move_file},
     trash::{Trash, TrashEntry, Was},
     walk::{STAGING, below, never_copied},
 };
@@ -370,7 +370,7 @@ impl Commit {
         place.make_folder(0o700)?;
         self.undo.push(Undo::RemoveFolder(self.home(path)));
         self.made.push(path.clone());
-        place.set_mode(mode & 0o777)?;
+        attempt("permissions", place.set_mode(mode & 0o777).map(drop));
         Ok(())
     }
 
@@ -413,10 +413,11 @@ impl Commit {
         let place = self.place_of(path)?;
         self.linked += 1;
         let waiting = self.staging.waiting(&format!("link-{}", self.linked));
-        if let Arriving::Moved { taken, .. } = what {
+        if let Arriving::Moved { taken, mode, .. } = what {
             let before = taken.place()?.status()?;
-            let restored = Undo::SetMode(taken.clone(), before.mode);
-            self.undo.extend((!before.is_link()).then_some(restored));
+            if before.is_file() && before.mode & 0o777 != mode & 0o777 {
+                self.undo.push(Undo::SetMode(taken.clone(), before.mode));
+            }
         }
         let arrived = what.make_ready(path, waiting)?;
         let there = place.present()?;

@@ -5,6 +5,7 @@
 // or, if STICKY is not 0, all further calls do. ERRNO 0 disarms it.
 // access("/baton-border/ERRNO", 0): from now on, moving or linking a file into or out of a folder "mounted" fails with
 // ERRNO; 0 ends that.
+// access("/baton-plain/ERRNO", 0): from now on, setting a file's time or permissions fails with ERRNO; 0 ends that.
 // If BATON_TEST_NO_OPENAT2 is set, the system seems to lack openat2.
 // If BATON_TEST_EXTRA_BLOCK is set, each file seems to have one more block, as on ZFS.
 #define _GNU_SOURCE
@@ -19,7 +20,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static int error, after, sticky, border;
+static int error, after, sticky, border, plain;
 
 static int fails(void) {
     if (error == 0 || after-- > 0) return 0;
@@ -33,6 +34,7 @@ static int extra_block(void) { return getenv("BATON_TEST_EXTRA_BLOCK") != NULL; 
 int access(const char *path, int mode) {
     if (sscanf(path, "/baton-faults/%d/%d/%d", &error, &after, &sticky) == 3) return 0;
     if (sscanf(path, "/baton-border/%d", &border) == 1) return 0;
+    if (sscanf(path, "/baton-plain/%d", &plain) == 1) return 0;
     int (*real)(const char *, int) = dlsym(RTLD_NEXT, "access");
     return real(path, mode);
 }
@@ -114,4 +116,24 @@ int renameat(int from, const char *old, int to, const char *new) {
 int linkat(int from, const char *old, int to, const char *new, int flags) {
     int (*real)(int, const char *, int, const char *, int) = dlsym(RTLD_NEXT, "linkat");
     return stops(from, to) ? -1 : real(from, old, to, new, flags);
+}
+
+static int refuses(void) {
+    if (plain) errno = plain;
+    return plain;
+}
+
+int futimens(int file, const struct timespec times[2]) {
+    int (*real)(int, const struct timespec *) = dlsym(RTLD_NEXT, "futimens");
+    return refuses() ? -1 : real(file, times);
+}
+
+int fchmod(int file, mode_t mode) {
+    int (*real)(int, mode_t) = dlsym(RTLD_NEXT, "fchmod");
+    return refuses() ? -1 : real(file, mode);
+}
+
+int chmod(const char *path, mode_t mode) {
+    int (*real)(const char *, mode_t) = dlsym(RTLD_NEXT, "chmod");
+    return refuses() ? -1 : real(path, mode);
 }

@@ -87,10 +87,19 @@ impl Fault {
 
 /// Returns the result of `work`, during which no file can be moved into a folder "mounted" or out of it.
 pub(crate) fn with_border<T>(error: Errno, work: impl FnOnce() -> T) -> T {
-    let border = |error: i32| access(format!("/baton-border/{error}").as_str(), AccessFlags::F_OK);
-    border(error as i32).unwrap();
+    with_setting("border", error, work)
+}
+
+/// Returns the result of `work`, during which no file gets a time or permissions.
+pub(crate) fn without_times_and_permissions<T>(error: Errno, work: impl FnOnce() -> T) -> T {
+    with_setting("plain", error, work)
+}
+
+fn with_setting<T>(name: &str, error: Errno, work: impl FnOnce() -> T) -> T {
+    let set = |error: i32| access(format!("/baton-{name}/{error}").as_str(), AccessFlags::F_OK);
+    set(error as i32).unwrap();
     let done = work();
-    border(0).unwrap();
+    set(0).unwrap();
     done
 }
 

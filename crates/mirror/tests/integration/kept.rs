@@ -1,7 +1,7 @@
 //! What a cell made is kept if it cannot be put in place.
 
 use crate::{
-    faults::{CALLS, Fault, with_border, with_faults},
+    faults::{CALLS, Fault, with_border, with_faults, without_times_and_permissions},
     pair::{Pair, tree},
 };
 use baton_mirror::{Committed, Staging};
@@ -107,6 +107,34 @@ fn both_versions_stay_on_another_file_system() {
         assert_eq!(text(home.join("mounted/a.csv")), "a");
         assert!(!home.join("a.csv").exists());
     });
+}
+
+#[test]
+fn a_file_system_without_times_and_permissions_gets_the_bytes() {
+    with_faults(
+        "kept::a_file_system_without_times_and_permissions_gets_the_bytes",
+        || {
+            for border in [0, Errno::EXDEV as i32] {
+                let mut pair = cell();
+                fs::create_dir(pair.at("made")).unwrap();
+                let committed = commit(&mut pair, |staging| {
+                    without_times_and_permissions(Errno::EPERM, || {
+                        with_border(Errno::from_raw(border), || staging.commit())
+                    })
+                });
+                let notes = committed.keep();
+                assert!(notes.is_empty(), "{notes:?}");
+                let home = pair.home.clone();
+                assert!(home.join("made").is_dir());
+                for (name, bytes) in [("a", "a"), ("old", "new"), ("result", "result")] {
+                    assert_eq!(text(home.join(format!("mounted/{name}.csv"))), bytes);
+                }
+                // The mirror keeps its versions: they are what is here now.
+                let listing = pair.sync();
+                assert_eq!(listing.known.len(), 3, "{listing:?}");
+            }
+        },
+    );
 }
 
 #[test]

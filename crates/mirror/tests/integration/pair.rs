@@ -6,7 +6,7 @@ use baton_mirror::{
 };
 use baton_protocol::{
     ChunkHash,
-    files::{Change, Content, RelativePath},
+    files::{Change, Content, Listing, RelativePath},
 };
 use bytes::Bytes;
 use std::{
@@ -75,17 +75,18 @@ impl Pair {
         self.commit_home().keep()
     }
 
-    pub(crate) fn sync(&mut self) {
-        self.sync_with(self.look());
+    pub(crate) fn sync(&mut self) -> Listing {
+        self.sync_with(self.look())
     }
 
     pub(crate) fn look(&self) -> Seen {
         list(&self.root, 10_000, self.listing.made())
     }
 
-    pub(crate) fn sync_with(&mut self, seen: Seen) {
+    pub(crate) fn sync_with(&mut self, seen: Seen) -> Listing {
         let listing = self.listing.next(seen, false);
         self.mirror.sync(&listing).unwrap();
+        listing
     }
 
     pub(crate) fn trash(&self) -> Trash {
