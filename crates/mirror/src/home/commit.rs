@@ -1,7 +1,6 @@
 //! Repeats a cell's changes to files in the notebook's folder.
 //!
-//! Everything that arrives waits in a hidden folder beside the notebook. Then each file is put in
-//! place by renaming. Replaced files go to the trash, and all changes can be undone until they are
+//! Each file that waits in the staging folder is put in place by renaming. Replaced files go to the trash, and all changes can be undone until they are
 //! kept. A file that changed in the notebook's folder while the cell ran is never replaced: both
 //! versions stay, and a note says so.
 //!
@@ -10,112 +9,38 @@
 use super::{
     arriving::{Arriving, check_link},
     listing::stamp,
+    staging::Staging,
 };
 use crate::{
-    FilesError, Root,
-    errors::at,
-    folder::{Below, Folder, Place, Status},
+    folder::{Below, Place, Status},
     links::inside,
     places::{attempt, free_name, move_file},
-    trash::{Trash, TrashEntry, Was},
-    walk::{STAGING, below, never_copied},
+    trash::{TrashEntry, Was},
+    walk::{below, never_copied},
 };
-use baton_protocol::files::{Base, Change, Content, RelativePath, Stamp};
-use std::{
-    fmt,
-    fs::File,
-    io,
-    path::{Path, PathBuf},
-};
+use baton_protocol::files::{Base, Change, RelativePath, Stamp};
+use std::{fmt, io, path::Path};
 
-/// Files that wait to be put in place.
-#[derive(Debug)]
-pub struct Staging {
-    root: PathBuf,
-    home: Folder,
-    /// This folder's name in the notebook's folder.
-    place: Place,
-    folder: Folder,
-    trash: Trash,
-    changes: Vec<(Change, Option<Below>)>,
-}
-
-impl Staging {
-    /// Fails if the notebook's folder has been replaced.
-    pub fn create(root: &Root, trash: &Trash) -> Result<Self, FilesError> {
-        root.check()?;
-        let name = format!("{STAGING}{}", uuid::Uuid::new_v4().simple());
-        let path = root.path().join(&name);
-        let home = root.folder().clone();
-        let place = home.child(name);
-        place.make_folder(0o700).map_err(at(&path))?;
-        Ok(Self {
-            root: root.path().to_owned(),
-            folder: place.folder().map_err(at(&path))?,
-            home,
-            place,
-            trash: trash.clone(),
-            changes: Vec::new(),
-        })
-    }
-
-    /// Adds a change. Returns the file to fill with its bytes, if it has any.
-    pub fn add(&mut self, change: Change) -> Result<Option<(File, Content)>, FilesError> {
-        let Change::Written { content, .. } = &change else {
-            self.changes.push((change, None));
-            return Ok(None);
-        };
-        let waiting = self.waiting(&format!("new-{}", self.changes.len()));
-        let file = waiting
-            .place()
-            .and_then(|place| place.create_file())
-            .map_err(at(&self.root.join(self.place.name())))?;
-        let content = content.clone();
-        self.changes.push((change, Some(waiting)));
-        Ok(Some((file, content)))
-    }
-
-    fn waiting(&self, name: &str) -> Below {
-        Below {
-            folder: self.folder.clone(),
-            path: RelativePath::new(name).expect("a name without slashes is a path"),
-        }
-    }
-
-    /// Puts everything in place. What cannot be changed stays as it was, with a note for the student.
-    ///
-    /// The hidden folder is gone before the cell ends: the student's next cell may list this folder.
-    #[must_use]
-    pub fn commit(mut self) -> Committed {
-        let changes = std::mem::take(&mut self.changes);
-        let mut commit = Commit {
-            staging: self,
-            trash: None,
-            deleted: 0,
-            linked: 0,
-            undo: Vec::new(),
-            notes: Vec::new(),
-            written: Vec::new(),
-            made: Vec::new(),
-        };
-        commit.all(changes);
-        Committed {
-            notes: commit.notes,
-            written: commit.written,
-            made: commit.made,
-            deleted: commit.deleted,
-            undo: commit.undo,
-            _trash: commit.trash,
-        }
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        if let Err(error) = self.place.remove_tree() {
-            let name = self.place.name().display();
-            tracing::warn!(%error, "Failed to remove a folder of arriving files: {name}");
-        }
+/// Puts everything in place. What cannot be changed stays as it was, with a note for the student.
+pub(super) fn commit(staging: Staging, changes: Vec<(Change, Option<Below>)>) -> Committed {
+    let mut commit = Commit {
+        staging,
+        trash: None,
+        deleted: 0,
+        linked: 0,
+        undo: Vec::new(),
+        notes: Vec::new(),
+        written: Vec::new(),
+        made: Vec::new(),
+    };
+    commit.all(changes);
+    Committed {
+        notes: commit.notes,
+        written: commit.written,
+        made: commit.made,
+        deleted: commit.deleted,
+        undo: commit.undo,
+        _trash: commit.trash,
     }
 }
 
