@@ -143,6 +143,8 @@ struct Commit {
 /// Why a change is not made.
 enum Not {
     Changed,
+    /// The mirror had the content of a file to which a link here leads.
+    LeadsOutside,
     /// Such files are never copied to a mirror, so a cell may not change them.
     NeverCopied,
     Io(io::Error),
@@ -152,6 +154,9 @@ impl fmt::Display for Not {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Changed => formatter.write_str("something else changed it here meanwhile"),
+            Self::LeadsOutside => formatter.write_str(
+                "it is a link here to a file outside the notebook's folder, which `%%gpu` cells cannot change",
+            ),
             Self::NeverCopied => formatter.write_str("files of that name are not copied"),
             Self::Io(error) => write!(formatter, "the same change failed here: {error}"),
         }
@@ -246,9 +251,7 @@ impl Commit {
         let Some((place, status)) = self.find(path)? else {
             return Ok(None);
         };
-        if !self.is_as_known(path, &place, &status, base) {
-            return Err(Not::Changed);
-        }
+        self.check_known(path, &place, &status, base)?;
         let taken = self.in_trash(path, was)?;
         move_file(&place, &taken.place()?)?;
         self.undo.push(Undo::Rename {
@@ -346,17 +349,16 @@ impl Commit {
         }
         let arrived = what.make_ready(path, waiting)?;
         let there = place.present()?;
-        let is_free = match (&there, over) {
-            (None, _) => true,
-            (Some(status), Some(base)) => self.is_as_known(path, &place, status, base),
-            (Some(_), None) => false,
+        let taken = match (&there, over) {
+            (None, _) => None,
+            (Some(status), Some(base)) => {
+                let known = self.check_known(path, &place, status, base);
+                known.err().map(|why| format!("and {why}"))
+            }
+            (Some(_), None) => Some("which did not know about the file here".to_owned()),
         };
-        if !is_free {
-            let why = match over {
-                Some(_) => "and something else changed it here meanwhile",
-                None => "which did not know about the file here",
-            };
-            return self.place_beside(path, &arrived, what.renamed(), why);
+        if let Some(why) = taken {
+            return self.place_beside(path, &arrived, what.renamed(), &why);
         }
         if there.is_some() {
             let before = self.in_trash(path, Was::Replaced)?;
@@ -447,7 +449,8 @@ impl Commit {
 
     fn set_mode(&mut self, path: &RelativePath, base: &Base, mode: u32) -> Result<(), Not> {
         let (place, before) = self.find(path)?.ok_or(Not::Changed)?;
-        if !before.is_file() || !self.is_as_known(path, &place, &before, base) {
+        self.check_known(path, &place, &before, base)?;
+        if !before.is_file() {
             return Err(Not::Changed);
         }
         let status = place.set_mode(mode & 0o777)?;
@@ -485,24 +488,28 @@ impl Commit {
         }
     }
 
-    fn is_as_known(
+    /// Checks that what exists at this path is what the mirror had.
+    fn check_known(
         &self,
         path: &RelativePath,
         place: &Place,
         status: &Status,
         base: &Base,
-    ) -> bool {
-        match base {
-            Base::File(known) => status.is_file() && stamp(status) == *known,
-            Base::Link { target } => {
-                status.is_link()
-                    && place
-                        .read_link()
-                        .ok()
-                        .and_then(|now| inside(&self.staging.root, path, Path::new(&now)))
-                        .is_some_and(|now| now == **target)
+    ) -> Result<(), Not> {
+        let target = || {
+            let now = place.read_link().ok()?;
+            inside(&self.staging.root, path, Path::new(&now))
+        };
+        let is_known = match base {
+            Base::File(_) if status.is_link() && target().is_none() => {
+                return Err(Not::LeadsOutside);
             }
-        }
+            Base::File(known) => status.is_file() && stamp(status) == *known,
+            Base::Link { target: known } => {
+                status.is_link() && target().is_some_and(|target| target == **known)
+            }
+        };
+        is_known.then_some(()).ok_or(Not::Changed)
     }
 
     fn in_trash(&mut self, path: &RelativePath, was: Was) -> io::Result<Below> {

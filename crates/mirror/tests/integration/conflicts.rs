@@ -108,6 +108,13 @@ fn nothing_is_written_through_a_link() {
     assert_eq!(text(home.join("borrowed (from the GPU)")), "mine");
     assert!(!home.join("leak").exists());
     assert_eq!(notes.len(), 3, "{notes:?}");
+    let borrowed = "'borrowed' was written by the cell, and it is a link here to a file outside the notebook's \
+                    folder, which `%%gpu` cells cannot change; the cell's version is 'borrowed (from the GPU)' beside it";
+    assert!(notes.iter().any(|note| note == borrowed), "{notes:?}");
+    let notes = pair.cell(|pair| fs::remove_file(pair.removing("borrowed")).unwrap());
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].contains("by the cell, but it is a link here to a file outside"));
+    assert!(fs::symlink_metadata(home.join("borrowed")).is_ok());
 }
 
 #[test]
