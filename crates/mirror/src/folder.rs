@@ -144,6 +144,15 @@ impl Folder {
         Ok(openat(self.0.as_fd(), ".", flags, Mode::empty())?)
     }
 
+    /// Locks the folder until the result is dropped, if its file system supports locks.
+    pub(crate) fn lock(&self) -> io::Result<File> {
+        let lock = File::from(self.readable()?);
+        if let Err(error) = lock.try_lock() {
+            tracing::debug!(%error, "Failed to lock a folder");
+        }
+        Ok(lock)
+    }
+
     /// Calls `each` with every name in the folder, until it returns `false`.
     pub(crate) fn each_name(
         &self,

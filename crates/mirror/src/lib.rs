@@ -42,3 +42,4 @@ pub use mirror::{Mirror, Scan};
 pub use root::Root;
 pub use transfer::{open_payload, read_file, send_payload, small_payload, write_file};
 pub use trash::{Kept, Trash, TrashLimits, Was};
+pub use walk::STAGING;

@@ -1,14 +1,58 @@
 //! Moving files to places in the notebook's folder.
 
-use crate::{folder::Place, walk::STAGING};
+use crate::{
+    content::time,
+    folder::{Folder, Place},
+    walk::STAGING,
+};
 use std::{
     ffi::{OsStr, OsString},
     fs::{File, Permissions},
     io,
     os::unix::fs::PermissionsExt as _,
     path::Path,
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
+
+/// What is older than this and belongs to no running program was left by one that was killed.
+const ABANDONED: Duration = Duration::from_hours(1);
+
+/// A name of Baton's own, which never exists yet.
+pub(crate) fn own_name() -> String {
+    format!("{STAGING}{}", uuid::Uuid::new_v4().simple())
+}
+
+fn is_own_name(name: &OsStr) -> bool {
+    let random = name.to_str().and_then(|name| name.strip_prefix(STAGING));
+    random.is_some_and(|random| uuid::Uuid::try_parse(random).is_ok())
+}
+
+/// Removes what killed programs left in this folder under names of Baton's own.
+pub(crate) fn remove_abandoned(folder: &Folder) {
+    let failed = |error| tracing::debug!(%error, "Failed to remove what killed programs left");
+    let removed = folder.each_name(|name| {
+        if is_own_name(name) {
+            remove_if_abandoned(&folder.child(name)).unwrap_or_else(failed);
+        }
+        Ok(true)
+    });
+    removed.unwrap_or_else(failed);
+}
+
+fn remove_if_abandoned(place: &Place) -> io::Result<()> {
+    let status = place.status()?;
+    let age = SystemTime::now().duration_since(time(status.modified_ns));
+    if !age.is_ok_and(|age| age > ABANDONED) {
+        return Ok(());
+    }
+    if !status.is_folder() {
+        return place.remove_file();
+    }
+    // A running program locks its folder. Where locks are not supported, nothing is removed.
+    let lock = File::from(place.folder()?.readable()?);
+    lock.try_lock()?;
+    place.remove_tree()
+}
 
 /// A free name beside a file whose name is taken: `data (from the GPU).csv`.
 pub(crate) fn free_name(taken: &Place) -> io::Result<Place> {
@@ -45,7 +89,7 @@ pub(crate) fn move_file(from: &Place, to: &Place) -> io::Result<()> {
 }
 
 fn copy(from: &Place, to: &Place) -> io::Result<()> {
-    let near = to.beside(format!("{STAGING}{}", uuid::Uuid::new_v4().simple()));
+    let near = to.beside(own_name());
     let copied = match from.status()?.is_link() {
         true => near.make_link(&from.read_link()?),
         false => from

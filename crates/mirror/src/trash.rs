@@ -256,15 +256,10 @@ impl TrashEntry {
         let place = trash.child(format!("{}-{}", now_ms(), &random[..8]));
         place.make_folder(0o777)?;
         let folder = place.folder()?;
-        let lock = File::from(folder.readable()?);
-        // Some file systems do not support locks.
-        if let Err(error) = lock.try_lock() {
-            tracing::debug!(%error, "Failed to lock a trash folder");
-        }
         Ok(Self {
             place,
+            _lock: folder.lock()?,
             folder,
-            _lock: lock,
         })
     }
 

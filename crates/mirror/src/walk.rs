@@ -35,8 +35,9 @@ pub(crate) fn never_copied(name: &OsStr) -> bool {
 /// The folder for Baton's own files beside a notebook.
 pub(crate) const TRASH: &str = ".baton";
 
-/// The prefix of folders in which files wait to be put in place.
-pub(crate) const STAGING: &str = ".baton-";
+/// The prefix of what Baton puts beside a notebook for a moment: folders in which files wait to be put in place,
+/// unfinished copies, and files that prove access to the folder.
+pub const STAGING: &str = ".baton-";
 
 pub(crate) struct Walked {
     /// Folders precede their contents, and near folders precede far ones.

@@ -8,8 +8,8 @@
 use super::link::describe;
 use crate::config::TrashConfig;
 use baton_mirror::{
-    Committed, FilesError, HomeListing, Place, Root, Staging, Status, Trash, list, open_listed,
-    open_payload, read_file, send_payload, small_payload, stamp, write_file,
+    Committed, FilesError, HomeListing, Place, Root, STAGING, Staging, Status, Trash, list,
+    open_listed, open_payload, read_file, send_payload, small_payload, stamp, write_file,
 };
 use baton_protocol::{
     JobId,
@@ -274,7 +274,7 @@ struct Proof(Place);
 impl Proof {
     fn make(root: &Root, name: &str) -> Option<Self> {
         let path = RelativePath::new(name).ok()?;
-        if path.parent().is_some() || !name.starts_with(".baton-") {
+        if path.parent().is_some() || !name.starts_with(STAGING) {
             return None;
         }
         let place = root.folder().at(&path).ok()?;

@@ -7,8 +7,8 @@ use crate::{
     FilesError, Root,
     errors::at,
     folder::{Below, Folder, Place},
+    places::{own_name, remove_abandoned},
     trash::Trash,
-    walk::STAGING,
 };
 use baton_protocol::files::{Change, Content, RelativePath};
 use std::{fs::File, path::PathBuf};
@@ -21,6 +21,8 @@ pub struct Staging {
     /// This folder's name in the notebook's folder.
     place: Place,
     folder: Folder,
+    /// Others remove a folder without a lock if it is old.
+    _lock: File,
     pub(super) trash: Trash,
     changes: Vec<(Change, Option<Below>)>,
 }
@@ -29,14 +31,17 @@ impl Staging {
     /// Fails if the notebook's folder has been replaced.
     pub fn create(root: &Root, trash: &Trash) -> Result<Self, FilesError> {
         root.check()?;
-        let name = format!("{STAGING}{}", uuid::Uuid::new_v4().simple());
+        let name = own_name();
         let path = root.path().join(&name);
         let home = root.folder().clone();
+        remove_abandoned(&home);
         let place = home.child(name);
         place.make_folder(0o700).map_err(at(&path))?;
+        let folder = place.folder().map_err(at(&path))?;
         Ok(Self {
             root: root.path().to_owned(),
-            folder: place.folder().map_err(at(&path))?,
+            _lock: folder.lock().map_err(at(&path))?,
+            folder,
             home,
             place,
             trash: trash.clone(),

@@ -3,7 +3,12 @@
 use crate::pair::{Pair, tree};
 use baton_protocol::files::{Base, Change, RelativePath};
 use serde_bytes::ByteBuf;
-use std::{fs, os::unix::fs::symlink, path::Path};
+use std::{
+    fs::{self, File},
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
 
 fn text(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap()
@@ -176,6 +181,37 @@ fn what_never_travels_is_not_written_by_a_worker() {
     assert_eq!(committed.notes.len(), 3, "{:?}", committed.notes);
     committed.keep();
     assert_eq!(tree(&pair.home), before);
+}
+
+#[test]
+fn what_killed_programs_left_beside_the_notebook_goes() {
+    let pair = Pair::new();
+    let random = "0123456789abcdef0123456789abcdef";
+    let [folder, file, fresh, other] = [
+        format!(".baton-{random}"),
+        format!(".baton-{}", random.replace('0', "1")),
+        format!(".baton-{}", random.replace('0', "2")),
+        ".baton-notes".to_owned(),
+    ]
+    .map(|name| pair.home.join(name));
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("new-0"), "arrived").unwrap();
+    for path in [&file, &fresh, &other] {
+        fs::write(path, "").unwrap();
+    }
+    // Its owner is running.
+    let _in_use = pair.stage().unwrap();
+    let is_in_use = |path: &PathBuf| ![&folder, &file, &fresh, &other].contains(&path);
+    let mut all = fs::read_dir(&pair.home).unwrap();
+    let in_use = all.find_map(|entry| Some(entry.unwrap().path()).filter(is_in_use));
+    let in_use = in_use.unwrap();
+    let before = SystemTime::now() - Duration::from_hours(2);
+    for path in [&folder, &file, &other, &in_use] {
+        File::open(path).unwrap().set_modified(before).unwrap();
+    }
+    drop(pair.stage().unwrap());
+    assert!(!folder.exists() && !file.exists());
+    assert!(fresh.exists() && other.exists() && in_use.exists());
 }
 
 #[test]
