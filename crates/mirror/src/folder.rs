@@ -411,6 +411,14 @@ impl From<&Metadata> for Status {
     }
 }
 
+/// Whether the path does not exist, or goes through a file instead of a folder.
+pub(crate) fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
 fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
     seconds
         .saturating_mul(1_000_000_000)

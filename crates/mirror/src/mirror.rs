@@ -18,7 +18,7 @@ use crate::{
     FilesError, Root,
     content::time,
     errors::at,
-    folder::{Folder, Place, Status},
+    folder::{Folder, Place, Status, is_absent},
     walk::walk,
 };
 use baton_protocol::{
@@ -501,13 +501,6 @@ fn fitting<'a>(
         total <= limit_bytes
     });
     fitting.map(|(_, path)| path.clone()).collect()
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-    )
 }
 
 fn found_folder(status: &Status) -> Found {

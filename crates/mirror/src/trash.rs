@@ -12,7 +12,7 @@
 //! **Invariant:** only files in a trash are ever removed, and none of a cell that has not ended.
 
 use crate::{
-    folder::{Below, Folder, Place, Status},
+    folder::{Below, Folder, Place, Status, is_absent},
     places::move_file,
     walk::{TRASH, below},
 };
@@ -327,14 +327,6 @@ fn remove_empty(place: &Place) {
         });
         let _ = place.remove_folder();
     }
-}
-
-/// Whether the path does not exist, or goes through a file instead of a folder.
-fn is_absent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-    )
 }
 
 fn now_ms() -> i64 {

@@ -6,7 +6,7 @@ use crate::{
     FilesError, Root,
     copy_rules::{Copied, Rules},
     errors::at,
-    folder::{Folder, Status},
+    folder::{Folder, Status, is_absent},
 };
 use baton_protocol::files::RelativePath;
 use std::{
@@ -166,7 +166,7 @@ fn open(root: &Root, folder: &Next) -> io::Result<Folder> {
 /// Whether the path exists, also if that cannot be found out.
 fn is_there(root: &Root, path: &RelativePath) -> bool {
     let found = root.folder().at(path).and_then(|place| place.status());
-    !found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    !found.is_err_and(|error| is_absent(&error))
 }
 
 pub(crate) fn below(folder: Option<&RelativePath>, name: &OsStr) -> io::Result<RelativePath> {
