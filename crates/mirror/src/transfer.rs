@@ -2,11 +2,11 @@
 //!
 //! **Invariant:** blocking work runs where blocking is allowed.
 
-use crate::{ContentReader, ContentWriter, FilesError};
+use crate::{ContentReader, ContentWriter, FilesError, errors::at};
 use baton_chunks::ChunkDirectory;
 use baton_protocol::{
     CHUNK_BYTES, ChunkHash, INLINE_BYTES, Piece, decode, encode,
-    files::{Content, Payload},
+    files::{Content, Payload, RelativePath},
 };
 use baton_transport::ChunkClient;
 use bytes::Bytes;
@@ -17,9 +17,10 @@ use tokio::task::spawn_blocking;
 /// The number of chunks to transfer at once.
 const GROUP: usize = 16;
 
-/// Sends the first `bytes` of a file to the broker: those that it had when it was found.
+/// Sends the first `bytes` of a file to the broker: those that it had when it was found. Errors name its path.
 pub async fn read_file(
     chunk_client: &ChunkClient,
+    path: &RelativePath,
     file: File,
     bytes: u64,
 ) -> Result<Content, FilesError> {
@@ -31,9 +32,9 @@ pub async fn read_file(
             (reader, batch)
         })
         .await?;
-        let batch = batch.map_err(unread)?;
+        let batch = batch.map_err(at(path.as_path()))?;
         if batch.is_empty() {
-            return reader.finish().map_err(unread);
+            return reader.finish().map_err(at(path.as_path()));
         }
         chunk_client.put_missing(batch).await?;
     }
@@ -139,11 +140,4 @@ pub async fn open_payload<Message: DeserializeOwned>(
         }
     }
     Ok(decode(&bytes)?)
-}
-
-fn unread(source: std::io::Error) -> FilesError {
-    FilesError::Io {
-        path: "a file to send".into(),
-        source,
-    }
 }

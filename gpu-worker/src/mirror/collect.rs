@@ -146,11 +146,11 @@ impl Collecting {
         path: &RelativePath,
         bytes: u64,
     ) -> Result<Option<Content>, MirrorError> {
-        let (mirror, scan, path) = (self.mirror.clone(), scan.clone(), path.clone());
-        let found = spawn_blocking(move || lock(&mirror).open_found(&scan, &path)).await??;
+        let (mirror, scan, found_at) = (self.mirror.clone(), scan.clone(), path.clone());
+        let found = spawn_blocking(move || lock(&mirror).open_found(&scan, &found_at)).await??;
         match found {
             Some(file) => {
-                let content = read_file(&self.access.chunk_client, file, bytes).await?;
+                let content = read_file(&self.access.chunk_client, path, file, bytes).await?;
                 Ok(Some(content))
             }
             None => Ok(None),

@@ -359,8 +359,9 @@ async fn read(
     path: RelativePath,
     chunks: &ChunkClient,
 ) -> Result<Content, NoContent> {
+    let listed = path.clone();
     let (file, status) = spawn_blocking(move || {
-        let file = open_listed(&root, &path)?;
+        let file = open_listed(&root, &listed)?;
         let status = Status::from(&file.metadata()?);
         Ok((file, status))
     })
@@ -371,7 +372,7 @@ async fn read(
         io::ErrorKind::PermissionDenied => NoContent::Denied {},
         _ => failed(&error),
     })?;
-    let content = read_file(chunks, file, status.bytes)
+    let content = read_file(chunks, &path, file, status.bytes)
         .await
         .map_err(|error| failed(&error))?;
     Ok(Content {
