@@ -23,6 +23,8 @@ pub enum FilesError {
     OtherFileSystem { path: PathBuf },
     #[error("The received pieces of a file do not fit together")]
     Pieces,
+    #[error("The message about files is larger than any that Baton sends")]
+    TooLarge,
     #[error("The listing continues an earlier one that this machine does not have")]
     OutOfStep,
     #[error(transparent)]

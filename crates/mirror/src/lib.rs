@@ -34,12 +34,14 @@ pub use content::{ContentReader, ContentWriter, read_chunk};
 pub use errors::FilesError;
 pub use folder::{Folder, Handle, Place, Status};
 pub use home::commit::Committed;
-pub use home::listing::{HomeListing, Seen, list, open_listed, stamp};
+pub use home::listing::{HomeListing, MOST_LISTED, Seen, list, open_listed, stamp};
 pub use home::staging::Staging;
 pub use mirror::compare::{Difference, Found};
 pub use mirror::placeholders::{Filling, Placeholder, Placeholders};
 pub use mirror::{Mirror, Scan};
 pub use root::Root;
-pub use transfer::{open_payload, read_file, send_payload, small_payload, write_file};
+pub use transfer::{
+    open_changes, open_payload, read_file, send_payload, small_payload, write_file,
+};
 pub use trash::{Kept, Trash, TrashLimits, Was};
 pub use walk::STAGING;

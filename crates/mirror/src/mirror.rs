@@ -19,6 +19,7 @@ use crate::{
     content::time,
     errors::at,
     folder::{Folder, Place, Status, is_absent},
+    home::listing::MOST_LISTED,
     walk::walk,
 };
 use baton_protocol::{
@@ -138,6 +139,9 @@ impl Mirror {
     pub fn sync(&mut self, listing: &Listing) -> Result<(), FilesError> {
         if !self.continues(listing) {
             return Err(FilesError::OutOfStep);
+        }
+        if listing.changed.len() > MOST_LISTED {
+            return Err(FilesError::TooLarge);
         }
         self.listing = Some(listing.number);
         let changed: BTreeMap<_, _> = listing

@@ -5,8 +5,8 @@
 use crate::{ContentReader, ContentWriter, FilesError, errors::at};
 use baton_chunks::ChunkDirectory;
 use baton_protocol::{
-    CHUNK_BYTES, ChunkHash, INLINE_BYTES, Piece, decode, encode,
-    files::{Content, Payload, RelativePath},
+    CHUNK_BYTES, ChunkHash, INLINE_BYTES, Piece, decode_bounded, encode,
+    files::{Change, Content, Payload, RelativePath},
 };
 use baton_transport::ChunkClient;
 use bytes::Bytes;
@@ -16,6 +16,13 @@ use tokio::task::spawn_blocking;
 
 /// The number of chunks to transfer at once.
 const GROUP: usize = 16;
+
+/// The most bytes of one message: 20,000 files, each with the longest inline content.
+const MOST_BYTES: u64 = 384 << 20;
+/// The same for a cell's changes, which may be 50,000.
+const MOST_CHANGED_BYTES: u64 = 1 << 30;
+/// The most elements in all lists of one message: 50,000 files, and their chunks.
+const MOST_ELEMENTS: usize = 1 << 19;
 
 /// Sends the first `bytes` of a file to the broker: those that it had when it was found. Errors name its path.
 pub async fn read_file(
@@ -124,20 +131,44 @@ pub fn small_payload(message: &impl Serialize) -> Payload {
     Payload(vec![Piece::Inline(Bytes::from(encode(message)))])
 }
 
+/// Reads a message from a sender that is not trusted.
 pub async fn open_payload<Message: DeserializeOwned>(
     chunk_client: &ChunkClient,
     payload: &Payload,
 ) -> Result<Message, FilesError> {
+    open(chunk_client, payload, MOST_BYTES).await
+}
+
+/// Reads a cell's changes to files.
+pub async fn open_changes(
+    chunk_client: &ChunkClient,
+    payload: &Payload,
+) -> Result<Vec<Change>, FilesError> {
+    open(chunk_client, payload, MOST_CHANGED_BYTES).await
+}
+
+async fn open<Message: DeserializeOwned>(
+    chunk_client: &ChunkClient,
+    payload: &Payload,
+    most_bytes: u64,
+) -> Result<Message, FilesError> {
+    let announced: u64 = payload.0.iter().map(Piece::bytes).sum();
+    if announced > most_bytes {
+        return Err(FilesError::TooLarge);
+    }
     let mut bytes = Vec::new();
     for piece in &payload.0 {
         match piece {
             Piece::Inline(part) => bytes.extend_from_slice(part),
             Piece::Stored { hash, .. } => {
                 for (_, part) in chunk_client.get_all(&[*hash]).await? {
+                    if part.len() as u64 != piece.bytes() {
+                        return Err(FilesError::Pieces);
+                    }
                     bytes.extend_from_slice(&part);
                 }
             }
         }
     }
-    Ok(decode(&bytes)?)
+    Ok(decode_bounded(&bytes, MOST_ELEMENTS)?)
 }

@@ -8,8 +8,9 @@
 use super::link::describe;
 use crate::config::TrashConfig;
 use baton_mirror::{
-    Committed, FilesError, HomeListing, Place, Root, STAGING, Staging, Status, Trash, list,
-    open_listed, open_payload, read_file, send_payload, small_payload, stamp, write_file,
+    Committed, FilesError, HomeListing, MOST_LISTED, Place, Root, STAGING, Staging, Status, Trash,
+    list, open_changes, open_listed, open_payload, read_file, send_payload, small_payload, stamp,
+    write_file,
 };
 use baton_protocol::{
     JobId,
@@ -26,9 +27,6 @@ use std::{
 };
 use tokio::task::{JoinSet, spawn_blocking};
 
-/// The most entries of a notebook's folder. A larger folder is something else, such as a home
-/// folder full of environments.
-const MOST_ENTRIES: usize = 20_000;
 /// A cell gets a warning if it deletes more than `MANY` files, or at least `MORE_THAN_A_FEW` and
 /// half of the folder.
 const MANY: usize = 100;
@@ -298,7 +296,7 @@ async fn look(
 ) -> Result<Listing, FilesError> {
     let looked_at = root.clone();
     let made = lock(shared).listing.made().clone();
-    let seen = spawn_blocking(move || list(&looked_at, MOST_ENTRIES, &made)).await?;
+    let seen = spawn_blocking(move || list(&looked_at, MOST_LISTED, &made)).await?;
     let mut shared = lock(shared);
     shared.note(&seen.errors);
     for line in &seen.broken_rules {

@@ -18,6 +18,9 @@ use std::{
     path::Path,
 };
 
+/// The most entries of a listing. A larger folder is something else, such as a home folder full of environments.
+pub const MOST_LISTED: usize = 20_000;
+
 /// What the last listings told the mirror, and what else it knows.
 #[derive(Debug, Default)]
 pub struct HomeListing {

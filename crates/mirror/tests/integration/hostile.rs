@@ -5,11 +5,16 @@ use crate::{
     pair::{NOTHING, Pair, tree},
     renamer::Renamer,
 };
-use baton_mirror::{Mirror, list};
+use baton_chunks::hash;
+use baton_mirror::{FilesError, MOST_LISTED, Mirror, list, open_payload, small_payload};
 use baton_protocol::{
     Piece,
-    files::{Base, Change, Content, Entry, Listing, RelativePath, Stamp},
+    files::{
+        Base, Change, Content, Entry, FilesAnswer, FilesWanted, Listing, Payload, RelativePath,
+        Stamp,
+    },
 };
+use baton_transport::{ChunkClient, Dial};
 use proptest::{collection::vec, prelude::*};
 use serde_bytes::ByteBuf;
 use std::{
@@ -18,6 +23,57 @@ use std::{
     path::{Path, PathBuf},
     sync::{LazyLock, Mutex, PoisonError},
 };
+
+#[tokio::test]
+async fn a_message_beyond_all_limits_is_not_even_fetched() {
+    let chunk_client = ChunkClient::new(&Dial {
+        address: "http://localhost:9".parse().unwrap(),
+        token: None,
+        ca_file: None,
+    });
+    let piece = Piece::Stored {
+        hash: hash(b"held"),
+        bytes: 1 << 20,
+    };
+    let payload = Payload(vec![piece; 500_000]);
+    let opened = open_payload::<FilesAnswer>(&chunk_client.unwrap(), &payload).await;
+    assert!(matches!(opened, Err(FilesError::TooLarge)), "{opened:?}");
+}
+
+#[tokio::test]
+async fn a_message_with_more_elements_than_any_of_batons_is_refused() {
+    let chunk_client = ChunkClient::new(&Dial {
+        address: "http://localhost:9".parse().unwrap(),
+        token: None,
+        ca_file: None,
+    });
+    let path = RelativePath::new("a").unwrap();
+    let wanted = FilesWanted::Contents {
+        paths: vec![path; 600_000],
+    };
+    let opened = open_payload::<FilesWanted>(&chunk_client.unwrap(), &small_payload(&wanted)).await;
+    assert!(matches!(opened, Err(FilesError::Decode(_))), "{opened:?}");
+}
+
+#[test]
+fn a_listing_with_too_many_entries_changes_nothing() {
+    let mut pair = Pair::new();
+    let changed = (0..=MOST_LISTED).map(|number| {
+        let path = RelativePath::new(number.to_string()).unwrap();
+        (path, Entry::Folder { mode: 0o755 })
+    });
+    let listing = Listing {
+        base: None,
+        number: 1,
+        changed: changed.collect(),
+        gone: Vec::new(),
+        known: Vec::new(),
+        cut: false,
+    };
+    let synced = pair.mirror.sync(&listing);
+    assert!(matches!(synced, Err(FilesError::TooLarge)), "{synced:?}");
+    assert!(tree(&pair.at("")).is_empty());
+}
 
 const SECRET: &str = "nobody else's";
 
