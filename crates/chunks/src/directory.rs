@@ -120,8 +120,18 @@ impl ChunkDirectory {
         Ok(())
     }
 
-    /// Returns the verified bytes of a chunk.
+    /// Returns the verified bytes of a chunk. What a cache cannot read counts as missing.
     pub fn get(&self, hash: ChunkHash) -> Result<Option<Bytes>, BlobError> {
+        match self.read(hash) {
+            Err(error) if self.when_full == WhenFull::RemoveOldest => {
+                tracing::warn!(%error, "A cached chunk cannot be read");
+                Ok(None)
+            }
+            read => read,
+        }
+    }
+
+    fn read(&self, hash: ChunkHash) -> Result<Option<Bytes>, BlobError> {
         let path = self.path(hash);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,

@@ -66,6 +66,19 @@ fn a_damaged_chunk_counts_as_missing_and_can_be_put_again() {
 }
 
 #[test]
+fn what_a_cache_cannot_read_counts_as_missing() {
+    let folder = TempDir::new().unwrap();
+    let cache = ChunkDirectory::open_cache(folder.path().into(), 1 << 20).unwrap();
+    let name = cache.put(b"bytes").unwrap();
+    fs::remove_file(path(folder.path(), name)).unwrap();
+    fs::create_dir(path(folder.path(), name)).unwrap();
+    assert_eq!(cache.get(name).unwrap(), None);
+    // A store says what is wrong, because nothing else has its chunks.
+    let store = ChunkDirectory::open(folder.path().into(), 1 << 20).unwrap();
+    store.get(name).unwrap_err();
+}
+
+#[test]
 fn a_store_refuses_more_than_its_limit() {
     let folder = TempDir::new().unwrap();
     let store = ChunkDirectory::open(folder.path().into(), 10).unwrap();
