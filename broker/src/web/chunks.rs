@@ -180,7 +180,7 @@ pub(super) async fn keep(
         return Ok(kept);
     };
     let mut held = shared.store.chunks().held(account, hashes).await?;
-    let here = present(chunks, held.keys().copied().collect()).await?;
+    let here = whole(chunks, held.clone()).await?;
     held.retain(|hash, _| here.contains(hash));
     shared.quotas.add(&account.owner, held.values().sum());
     let named: Vec<Named> = held.iter().map(|(hash, bytes)| (*hash, *bytes)).collect();
@@ -190,18 +190,29 @@ pub(super) async fn keep(
         .hold(account, &named, unix_ms())
         .await?;
     // Checked again, because a sweep may have run in between. It cannot delete what has been touched since.
-    let here = present(chunks, here.into_iter().collect()).await?;
+    let here = whole(chunks, held.clone()).await?;
     held.retain(|hash, _| here.contains(hash));
     Ok(held)
 }
 
-/// Writes chunks to the disk. An object store has done that.
-pub(super) async fn sync(shared: &Shared, hashes: &[ChunkHash]) -> Result<(), ChunkError> {
+/// Reads chunks and writes them to the disk. Returns how many were damaged, and are removed now. An object store has
+/// done all of that.
+pub(super) async fn sync(shared: &Shared, hashes: &[ChunkHash]) -> Result<usize, ChunkError> {
     let ChunkStore::Folder(chunks) = &shared.chunks else {
-        return Ok(());
+        return Ok(0);
     };
     let (chunks, hashes) = (Arc::clone(chunks), hashes.to_vec());
-    Ok(blocking(move || chunks.sync(&hashes)).await??)
+    let sync = move || {
+        let mut damaged = 0;
+        for hash in &hashes {
+            damaged += usize::from(chunks.get(*hash)?.is_none());
+        }
+        if damaged == 0 {
+            chunks.sync(&hashes)?;
+        }
+        Ok(damaged)
+    };
+    blocking(sync).await?
 }
 
 async fn put_chunks(
@@ -394,7 +405,7 @@ pub(crate) async fn hold_public(
     match &shared.chunks {
         ChunkStore::Folder(folder) => {
             shared.store.chunks().hold(&holder, chunks, now_ms).await?;
-            let here = present(folder, hashes).await;
+            let here = whole(folder, chunks.iter().copied().collect()).await;
             here.map(|here| here.len()).map_err(|_| ApiError::Ending)
         }
         ChunkStore::Objects(_) => {
@@ -423,6 +434,17 @@ async fn present(
     let chunks = Arc::clone(chunks);
     let is_here = move |hash: &ChunkHash| chunks.contains(*hash);
     blocking(move || hashes.into_iter().filter(is_here).collect()).await
+}
+
+/// Those of these chunks that exist with all their bytes.
+async fn whole(
+    chunks: &Arc<ChunkDirectory>,
+    named: HashMap<ChunkHash, u64>,
+) -> Result<HashSet<ChunkHash>, ChunkError> {
+    let chunks = Arc::clone(chunks);
+    let is_whole = move |(hash, bytes): &Named| chunks.size(*hash) == Some(*bytes);
+    let whole = move || named.into_iter().filter(is_whole).map(|(hash, _)| hash);
+    blocking(move || whole().collect()).await
 }
 
 async fn blocking<T: Send + 'static>(

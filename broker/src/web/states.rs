@@ -150,7 +150,11 @@ async fn save(
     let named: BTreeMap<ChunkHash, u64> = state.manifest.sized_chunks().collect();
     let hashes: Vec<ChunkHash> = named.into_keys().collect();
     let held = chunks::keep(&shared, &account, &hashes).await?;
-    let missing = hashes.len() - held.len();
+    let mut missing = hashes.len() - held.len();
+    if missing == 0 {
+        // Before the answer, because the notebook may end as soon as it reads that the state is saved.
+        missing = chunks::sync(&shared, &hashes).await?;
+    }
     if missing > 0 {
         return Err(ApiError::ChunksMissing { missing }.into());
     }
@@ -166,8 +170,6 @@ async fn save(
         body: body.into(),
         chunks: hashes,
     };
-    // The notebook may end as soon as it reads that the state is saved.
-    chunks::sync(&shared, &row.chunks).await?;
     shared.store.states().save(&account, &row).await?;
     Ok(Json(entry))
 }

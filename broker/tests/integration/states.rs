@@ -8,6 +8,7 @@ use crate::{
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::JobId;
 use baton_transport::{ChunkClient, LinkError, states};
+use std::fs;
 
 async fn is_kept_and_deleted(broker: &Broker) {
     let client = ChunkClient::new(&broker.dial).unwrap();
@@ -35,6 +36,35 @@ async fn is_kept_and_deleted(broker: &Broker) {
         other => panic!("it was deleted: {other:?}"),
     }
     assert_eq!(states::all(&client).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn no_state_is_saved_with_a_damaged_chunk() {
+    let broker = Broker::start().await;
+    let client = ChunkClient::new(&broker.dial).unwrap();
+    let client = client.of_owner("ada".to_owned(), None);
+    let sent = chunk(1, 18);
+    let state = state_of(JobId::random(), sent.0);
+    let name = sent.0.to_string();
+    let file = broker
+        .folder
+        .path()
+        .join("blobs")
+        .join(&name[..2])
+        .join(&name);
+    // As after a power failure, and as on a bad disk.
+    for damage in [&b""[..], &[0; 18]] {
+        client.put(std::slice::from_ref(&sent)).await.unwrap();
+        fs::write(&file, damage).unwrap();
+        match states::save(&client, "friday", &state).await {
+            Err(LinkError::Refused { problem }) => assert_eq!(problem.status, 409),
+            other => panic!("its chunk is damaged: {other:?}"),
+        }
+        assert_eq!(client.missing(&[sent.0]).await.unwrap(), [sent.0]);
+        client.put(std::slice::from_ref(&sent)).await.unwrap();
+        states::save(&client, "friday", &state).await.unwrap();
+        assert_eq!(client.get_all(&[sent.0]).await.unwrap(), [sent.clone()]);
+    }
 }
 
 #[tokio::test]

@@ -76,14 +76,16 @@ impl ChunkDirectory {
         Ok(directory)
     }
 
-    /// Stores a chunk. If it exists already, marks it as used.
+    /// Stores a chunk. If it exists already with all its bytes, marks it as used.
     pub fn put(&self, bytes: &[u8]) -> Result<ChunkHash, BlobError> {
         if bytes.len() > CHUNK_BYTES {
             return Err(BlobError::TooLarge { bytes: bytes.len() });
         }
         let hash = hash(bytes);
-        if touch(&self.path(hash)) {
-            return Ok(hash);
+        match self.size(hash) {
+            Some(size) if size != bytes.len() as u64 => self.remove(hash)?,
+            Some(_) if touch(&self.path(hash)) => return Ok(hash),
+            _ => {}
         }
         self.make_room(bytes.len() as u64)?;
         match self.write(hash, bytes) {
@@ -151,7 +153,14 @@ impl ChunkDirectory {
 
     #[must_use]
     pub fn contains(&self, hash: ChunkHash) -> bool {
-        self.path(hash).is_file()
+        self.size(hash).is_some()
+    }
+
+    /// The size of a chunk's file. After a crash of the machine, it may be shorter than the chunk.
+    #[must_use]
+    pub fn size(&self, hash: ChunkHash) -> Option<u64> {
+        let metadata = fs::metadata(self.path(hash)).ok()?;
+        metadata.is_file().then_some(metadata.len())
     }
 
     /// Removes a chunk. Does nothing if it does not exist.

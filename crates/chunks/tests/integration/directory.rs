@@ -66,6 +66,18 @@ fn a_damaged_chunk_counts_as_missing_and_can_be_put_again() {
 }
 
 #[test]
+fn a_shorter_chunk_is_written_again() {
+    let folder = TempDir::new().unwrap();
+    let store = ChunkDirectory::open(folder.path().into(), 1 << 20).unwrap();
+    for damage in [&b"byte"[..], b""] {
+        let name = store.put(b"bytes").unwrap();
+        fs::write(path(folder.path(), name), damage).unwrap();
+        store.put(b"bytes").unwrap();
+        assert_eq!(store.get(name).unwrap().unwrap(), &b"bytes"[..]);
+    }
+}
+
+#[test]
 fn what_a_cache_cannot_read_counts_as_missing() {
     let folder = TempDir::new().unwrap();
     let cache = ChunkDirectory::open_cache(folder.path().into(), 1 << 20).unwrap();
