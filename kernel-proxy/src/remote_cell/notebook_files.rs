@@ -141,7 +141,7 @@ impl NotebookFiles {
         payload: &Payload,
         chunks: &ChunkClient,
     ) -> Result<Staged, FilesError> {
-        let changes: Vec<Change> = open_payload(chunks, payload).await?;
+        let changes = open_changes(chunks, payload).await?;
         let root = self.folder.as_ref().map(|(_, root)| root.clone());
         let root = root.ok_or(FilesError::OutOfStep)?;
         let paths = changes.iter().flat_map(Change::paths).cloned().collect();

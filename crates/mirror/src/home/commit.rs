@@ -361,16 +361,7 @@ impl Commit {
             return self.place_beside(path, &arrived, what.renamed(), &why);
         }
         if there.is_some() {
-            let before = self.in_trash(path, Was::Replaced)?;
-            let kept = before.place()?;
-            // Link first, so that the name always has a file. Some file systems do not support second names.
-            place
-                .hard_link_to(&kept)
-                .or_else(|_| move_file(&place, &kept))?;
-            self.undo.push(Undo::Rename {
-                from: before,
-                to: self.home(path),
-            });
+            self.keep_before(path, &place)?;
         }
         move_file(&arrived.place()?, &place)?;
         self.undo
@@ -382,6 +373,21 @@ impl Commit {
         {
             self.written.push((path.clone(), stamp(&status)));
         }
+        Ok(())
+    }
+
+    /// Keeps the version from before the cell in the trash.
+    fn keep_before(&mut self, path: &RelativePath, place: &Place) -> io::Result<()> {
+        let before = self.in_trash(path, Was::Replaced)?;
+        let kept = before.place()?;
+        // Link first, so that the name always has a file. Some file systems do not support second names.
+        place
+            .hard_link_to(&kept)
+            .or_else(|_| move_file(place, &kept))?;
+        self.undo.push(Undo::Rename {
+            from: before,
+            to: self.home(path),
+        });
         Ok(())
     }
 
