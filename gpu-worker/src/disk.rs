@@ -1,7 +1,7 @@
 //! How much disk a session takes in the folders to which it can write.
 //!
 //! In: the folders, and the session's processes. Out: that they hold more than the session may store. A file that a cell
-//! has removed counts as long as a process has it open.
+//! has removed counts as long as a process has it open, or mapped if the worker is privileged.
 //!
 //! **Invariant:** a folder in which the worker cannot look counts as too full, because it could hide anything.
 
@@ -122,23 +122,22 @@ fn used_bytes(mut folders: Vec<PathBuf>, enough: u64) -> io::Result<u64> {
     Ok(sum)
 }
 
-/// Files on a disk that these processes or their descendants have open, and that no folder contains any more.
+/// Files on a disk that these processes or their descendants have open or mapped, and that no folder contains any more.
 fn removed_bytes(roots: &[Pid]) -> u64 {
     let mut seen = HashSet::new();
     let mut sum = 0;
     for process in roots.iter().copied().flat_map(processes::with_descendants) {
         // Nobody can look into a process that is ending, and only root into one that forbids it outside a sandbox.
-        let Ok(descriptors) = fs::read_dir(format!("/proc/{process}/fd")) else {
-            continue;
-        };
-        for descriptor in descriptors.flatten() {
-            // This follows the link to the open file, whether or not the file has a name.
-            let Ok(status) = fs::metadata(descriptor.path()) else {
+        // A file may be mapped without being open. Only privileged workers can look at such files.
+        let listed = ["fd", "map_files"].map(|of| fs::read_dir(format!("/proc/{process}/{of}")));
+        for file in listed.into_iter().flatten().flatten().flatten() {
+            // This follows the link to the file, whether or not the file has a name.
+            let Ok(status) = fs::metadata(file.path()) else {
                 continue;
             };
             let is_removed = status.is_file() && status.nlink() == 0;
             if is_removed
-                && !is_in_memory(&descriptor.path())
+                && !is_in_memory(&file.path())
                 && seen.insert((status.dev(), status.ino()))
             {
                 sum += bytes_of(&status);
@@ -215,6 +214,26 @@ mod tests {
         assert_eq!(removed_bytes(&roots), 0);
         fs::remove_file(&path).unwrap();
         assert!(removed_bytes(&roots) >= 4 << 20);
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        assert_eq!(removed_bytes(&roots), 0);
+    }
+
+    #[test]
+    fn a_removed_file_counts_while_a_process_has_it_mapped() {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = folder.path().join("sleep");
+        fs::copy("/bin/sleep", &path).unwrap();
+        let mut holder = std::process::Command::new(&path)
+            .arg("600")
+            .spawn()
+            .unwrap();
+        let roots = [Pid::from_raw(holder.id().cast_signed())];
+        assert_eq!(removed_bytes(&roots), 0);
+        fs::remove_file(&path).unwrap();
+        let mut mapped = fs::read_dir(format!("/proc/{}/map_files", holder.id())).unwrap();
+        let may_look = mapped.any(|file| fs::metadata(file.unwrap().path()).is_ok());
+        assert_eq!(removed_bytes(&roots) > 0, may_look);
         holder.kill().unwrap();
         holder.wait().unwrap();
         assert_eq!(removed_bytes(&roots), 0);
