@@ -195,9 +195,7 @@ def test_a_job_in_an_error_state_is_cancelled(cluster: Batch, new_kernel: Callab
     cell.finish()
 
 
-def test_a_job_that_cannot_be_cancelled_is_cancelled_later(
-    cluster: Batch, new_kernel: Callable[..., Kernel]
-) -> None:
+def test_a_job_that_cannot_be_cancelled_is_cancelled_later(cluster: Batch, new_kernel: Callable[..., Kernel]) -> None:
     cluster.set("keep")
     cluster.start_broker(max=1, worker="sh -c 'exec sleep 600'", start_limit="1s")
     cell = cluster.service.kernel(new_kernel).begin("%%gpu\n6 * 7")

@@ -174,9 +174,7 @@ def test_a_run_that_does_not_begin_leaves_the_former_notebook(run: Runs, tmp_pat
     assert (tmp_path / "good.out.ipynb").read_bytes() == before
 
 
-def test_a_notebook_that_cannot_be_written_is_fetched_to_another_place(
-    run: Runs, place: Place, tmp_path: Path
-) -> None:
+def test_a_notebook_that_cannot_be_written_is_fetched_to_another_place(run: Runs, place: Place, tmp_path: Path) -> None:
     cell, sign = held(place, "held")
     write(tmp_path / "good.ipynb", cell, "print('result')")
     folder = tmp_path / "results"

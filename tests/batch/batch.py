@@ -2,9 +2,9 @@
 
 Files in its folder control it: `refuse` (it accepts no job), `hold` (jobs wait until the file is removed), `broken`
 (jobs end at once), `stall` (it answers no query about jobs until the file is removed; `stalled` shows that it was
-queried), `state` (what it prints as the state of each job), `keep` (it cancels no job), `mute` (it does not answer submissions until the file is removed), `expected` (when it says that jobs begin).
-`environment.json` is the environment of jobs. Each submission is a line of `submitted`, and each cancelled job of
-`cancelled`.
+queried), `state` (what it prints as the state of each job), `keep` (it cancels no job), `mute` (it does not answer
+submissions until the file is removed), `expected` (when it says that jobs begin). `environment.json` is the environment
+of jobs. Each submission is a line of `submitted`, and each cancelled job of `cancelled`.
 """
 
 from __future__ import annotations
