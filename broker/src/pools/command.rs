@@ -111,7 +111,7 @@ pub(crate) enum JobState {
     Unknown,
 }
 
-/// The first word of the output decides: a state of Slurm, the letter of a PBS, or those of Grid Engine. For a forgotten
+/// The first word of the output decides: a state of Slurm, a letter of PBS, or the letters of Grid Engine. For a forgotten
 /// job, Slurm prints an error, and other systems nothing.
 pub(crate) fn job_state(said: &Result<Said, CommandError>) -> JobState {
     const PENDING: [&str; 18] = [
@@ -172,7 +172,7 @@ pub(crate) fn job_state(said: &Result<Said, CommandError>) -> JobState {
 /// Grid Engine combines letters, for example in `hRqw`: held, restarted, queued, waiting.
 fn grid_engine_state(letters: &str) -> JobState {
     let has = |some: &str| letters.contains(|letter| some.contains(letter));
-    let is_state = !letters.is_empty() && letters.chars().all(|one| "dEhrRqsStTw".contains(one));
+    let is_state = !letters.is_empty() && letters.chars().all(|one| "dhqrstwERST".contains(one));
     match is_state {
         false => JobState::Gone,
         // It is being deleted.

@@ -63,7 +63,10 @@ async fn no_state_is_saved_with_a_damaged_chunk() {
         assert_eq!(client.missing(&[sent.0]).await.unwrap(), [sent.0]);
         client.put(std::slice::from_ref(&sent)).await.unwrap();
         states::save(&client, "friday", &state).await.unwrap();
-        assert_eq!(client.get_all(&[sent.0]).await.unwrap(), std::slice::from_ref(&sent));
+        assert_eq!(
+            client.get_all(&[sent.0]).await.unwrap(),
+            std::slice::from_ref(&sent)
+        );
     }
 }
 
