@@ -130,7 +130,7 @@ def test_a_renewed_certificate_is_used_and_ends_no_cell(
     cell.wait_for_question()
     before = shown(encrypted)
     tls.show(HERE)
-    assert shown(encrypted) != before
+    wait_until(lambda: shown(encrypted) != before, "new connections use the new certificate")
     kernel.client.input("go on")
     assert cell.finish().ok().value == "'go on'"
     # Neither end had to reconnect.

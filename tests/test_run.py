@@ -179,15 +179,15 @@ def test_a_notebook_that_cannot_be_written_is_fetched_to_another_place(run: Runs
     write(tmp_path / "good.ipynb", cell, "print('result')")
     folder = tmp_path / "results"
     folder.mkdir()
-    process = run.begin("good.ipynb", "-o", "results/good.ipynb")
+    process = run.begin("good.ipynb", "-o", "results/good.ipynb", "--json")
     wait_until((folder / "good.ipynb").exists, "the run has begun")
     folder.rename(tmp_path / "moved")
     sign.touch()
-    _, errors = process.communicate(timeout=100)
+    output, _ = process.communicate(timeout=100)
     assert process.returncode == 3
-    assert "Failed to write results/good.ipynb" in errors
-    assert "hint: `baton fetch" in errors
-    (job,) = json.loads(run("--json", command="jobs").stdout)
+    job = json.loads(output)
+    assert "Failed to write results/good.ipynb" in job["ended"]["error"]
+    assert "hint: `baton fetch" in job["ended"]["error"]
     assert run(job["job"], "-o", "fetched.ipynb", command="fetch").returncode == 3
     assert printed(read(tmp_path / "fetched.ipynb").cells[1]) == "result\n"
 
