@@ -109,11 +109,8 @@ async fn slots_are_honoured() {
 #[tokio::test]
 async fn notebooks_run_side_by_side() {
     let mut worker = Worker::start().await;
-    let code = "import time; time.sleep(600)";
-    let (first, second) = (Notebook::new().cell(code), Notebook::new().cell("x = 1"));
-    let first_job = first.job;
-    worker.assign(first).await;
-    worker.run(second).await.ok();
+    let first_job = begin_endless(&mut worker).await;
+    worker.run(Notebook::new().cell("x = 1")).await.ok();
     worker.line.send(ToWorker::Cancel { job: first_job }).await;
     assert_eq!(
         worker.until_finished(first_job).await.outcome,
