@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -175,37 +175,28 @@ def test_workers_on_which_no_session_starts_are_cancelled(cluster: Batch, new_ke
 
 def test_jobs_whose_workers_do_not_connect_are_cancelled(cluster: Batch, new_kernel: Callable[..., Kernel]) -> None:
     cluster.start_broker(max=1, worker="sh -c 'exec sleep 600'", start_limit="1s")
-    cell = cluster.service.kernel(new_kernel).begin("%%gpu\n6 * 7")
-    paused = cluster.wait_for(lambda pool: pool["paused"], "the pool is paused")
-    assert re.search(r"Job 10\d ran for 1 s, and its worker did not connect", paused["last_failure"])
-    check_cancelled(cluster, paused)
-    cell.kernel.interrupt()
-    cell.finish()
+    with paused_pool(cluster, new_kernel) as paused:
+        assert re.search(r"Job 10\d ran for 1 s, and its worker did not connect", paused["last_failure"])
+        check_cancelled(cluster, paused)
 
 
 def test_a_job_in_an_error_state_is_cancelled(cluster: Batch, new_kernel: Callable[..., Kernel]) -> None:
     cluster.set("hold")
     (cluster.folder / "state").write_text("Eqw")
     cluster.start_broker(max=1)
-    cell = cluster.service.kernel(new_kernel).begin("%%gpu\n6 * 7")
-    paused = cluster.wait_for(lambda pool: pool["paused"], "the pool is paused")
-    assert re.fullmatch(r"Job 10\d cannot start \(state Eqw\)", paused["last_failure"])
-    check_cancelled(cluster, paused)
-    cell.kernel.interrupt()
-    cell.finish()
+    with paused_pool(cluster, new_kernel) as paused:
+        assert re.fullmatch(r"Job 10\d cannot start \(state Eqw\)", paused["last_failure"])
+        check_cancelled(cluster, paused)
 
 
 def test_a_job_that_cannot_be_cancelled_is_cancelled_later(cluster: Batch, new_kernel: Callable[..., Kernel]) -> None:
     cluster.set("keep")
     cluster.start_broker(max=1, worker="sh -c 'exec sleep 600'", start_limit="1s")
-    cell = cluster.service.kernel(new_kernel).begin("%%gpu\n6 * 7")
-    paused = cluster.wait_for(lambda pool: pool["paused"], "the pool is paused")
-    assert [worker["state"] for worker in paused["workers"]] == ["leaving"] * 3
-    assert (paused["pending"], paused["leaving"], cluster.cancelled) == (0, 3, [])
-    cluster.unset("keep")
-    check_cancelled(cluster, cluster.wait_for(lambda pool: not pool["workers"], "the jobs are cancelled"))
-    cell.kernel.interrupt()
-    cell.finish()
+    with paused_pool(cluster, new_kernel) as paused:
+        assert [worker["state"] for worker in paused["workers"]] == ["leaving"] * 3
+        assert (paused["pending"], paused["leaving"], cluster.cancelled) == (0, 3, [])
+        cluster.unset("keep")
+        check_cancelled(cluster, cluster.wait_for(lambda pool: not pool["workers"], "the jobs are cancelled"))
 
 
 def test_a_worker_that_runs_does_not_hide_that_others_cannot_start(
@@ -224,6 +215,15 @@ def test_a_worker_that_runs_does_not_hide_that_others_cannot_start(
     go.touch()
     first.finish().ok()
     second.finish().ok()
+
+
+@contextmanager
+def paused_pool(cluster: Batch, new_kernel: Callable[..., Kernel]) -> Iterator[dict[str, Any]]:
+    """The pool after the workers for a cell have failed. The cell waits meanwhile."""
+    cell = cluster.service.kernel(new_kernel).begin("%%gpu\n6 * 7")
+    yield cluster.wait_for(lambda pool: pool["paused"], "the pool is paused")
+    cell.kernel.interrupt()
+    cell.finish()
 
 
 def check_cancelled(cluster: Batch, paused: dict[str, Any]) -> None:

@@ -4,9 +4,9 @@
 //! This is the only module that deletes chunks. An account holds a chunk in four cases: the state
 //! of an open job of theirs names it; a result that its notebook does not have yet names it; a saved
 //! state of theirs names it; or the account uploaded or requested it within the term, because a job
-//! may be about to name it. A chunk without a holder is deleted. `docs/concepts/chunks.md` explains why nothing is deleted that is
-//! needed. The sweep first reads all rows. It then checks them again for each chunk while nothing
-//! else can write.
+//! may be about to name it. A chunk without a holder is deleted. `docs/concepts/chunks.md` explains
+//! why nothing is deleted that is needed. The sweep first reads all rows. It then checks them again
+//! for each chunk while nothing else can write.
 
 mod clock;
 

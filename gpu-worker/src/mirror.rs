@@ -23,7 +23,7 @@ use crate::{
     transfer::Access,
 };
 use baton_jupyter_wire::folder::{self, FolderError, PrivateFolder};
-use baton_mirror::{FilesError, Mirror, Placeholders, Root, Status, open_payload};
+use baton_mirror::{FilesError, Mirror, Placeholders, Root, STAGING, Status, open_payload};
 use baton_protocol::{
     Cell,
     files::{FilesAnswer, FilesWanted, Listing, NotebookFolder, RelativePath},
@@ -140,7 +140,7 @@ pub(crate) async fn sees(
 }
 
 async fn prove(root: &Root, questions: &Questions, chunk_client: &ChunkClient) -> bool {
-    let name = format!(".baton-{}", uuid::Uuid::new_v4().simple());
+    let name = format!("{STAGING}{}", uuid::Uuid::new_v4().simple());
     let Ok(path) = RelativePath::new(name.as_str()) else {
         return false;
     };

@@ -5,7 +5,7 @@
 //! A process whose parent has ended is no longer a descendant of the kernel. So every process of a session also
 //! inherits a [`MARK`] in its environment, and most are in the session's process group.
 
-use baton_jupyter_wire::process::{kill_tree, kill_tree_but};
+use baton_jupyter_wire::process::{kill_tree, kill_tree_but, stat_field, stat_of};
 use baton_protocol::NotebookId;
 use nix::{
     errno::Errno,
@@ -316,12 +316,8 @@ fn has_mark(environment: &[u8], mark: &str) -> bool {
 /// Whether a process that had no environment is being replaced by another program. A program that was started without
 /// one is not, nor is a process that has ended, nor a thread of the system.
 fn is_being_replaced(process: Pid) -> bool {
-    let stat = fs::read(format!("/proc/{process}/stat")).unwrap_or_default();
-    let stat = String::from_utf8_lossy(&stat);
-    // The third field follows the name; proc_pid_stat(5) numbers them.
-    let fields = stat.rsplit(')').next().unwrap_or_default();
-    let fields: Vec<&str> = fields.split_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3).copied().unwrap_or("0");
+    let stat = stat_of(process.as_raw().cast_unsigned()).unwrap_or_default();
+    let field = |number| stat_field(&stat, number).unwrap_or("0");
     let (address_space, start, end) = (field(23), field(50), field(51));
     address_space != "0" && (end == "0" || start != end)
 }

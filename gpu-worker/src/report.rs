@@ -6,7 +6,7 @@ use std::sync::{
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 pub(crate) enum Report {
     /// A trial session ran no cell. Contains the reason.
@@ -78,6 +78,11 @@ impl PromisedEvent {
             revoked,
             otherwise: Some(otherwise),
         }
+    }
+
+    /// Completes when the job is revoked, so that nobody waits for the event any more. Cancel safe.
+    pub(crate) fn revoked(&self) -> WaitForCancellationFutureOwned {
+        self.revoked.clone().cancelled_owned()
     }
 
     /// Keeps the promise. Has no effect if it is kept already.

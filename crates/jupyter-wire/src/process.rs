@@ -138,18 +138,31 @@ fn processes() -> Vec<u32> {
         .collect()
 }
 
-/// The fourth field of `stat`. The second, the command, may contain spaces and parentheses.
 fn parent_of(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, after_command) = stat.rsplit_once(')')?;
-    after_command.split_whitespace().nth(1)?.parse().ok()
+    stat_field(&stat_of(pid)?, 4)?.parse().ok()
+}
+
+/// The `stat` of a process from its third field on. The second one, its name, may be any bytes.
+#[must_use]
+pub fn stat_of(pid: u32) -> Option<String> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    String::from_utf8(stat[name_end + 1..].to_vec()).ok()
+}
+
+/// A field of [`stat_of`] with the number that it has in proc_pid_stat(5).
+#[must_use]
+pub fn stat_field(stat: &str, number: usize) -> Option<&str> {
+    stat.split_whitespace().nth(number.checked_sub(3)?)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::ffi::OsStr;
     use std::io::BufRead as _;
+    use std::os::unix::ffi::OsStrExt as _;
     use std::os::unix::process::ExitStatusExt as _;
     use std::process::Stdio;
 
@@ -173,6 +186,20 @@ mod tests {
             assert!(std::time::Instant::now() < end, "{grandchild} lives on");
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn a_process_may_have_any_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join(OsStr::from_bytes(b"\xff) 1"));
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = std::process::Command::new(program)
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        assert_eq!(parent_of(child.id()), Some(std::process::id()));
+        kill_tree(child.id());
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
     }
 
     fn is_running(pid: u32) -> bool {

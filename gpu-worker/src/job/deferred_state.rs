@@ -22,7 +22,7 @@ use baton_chunks::{BlobError, Ledger};
 use baton_protocol::{JobEvent, RemoteError, State, StateVersion, shim::Snapshot};
 use baton_transport::{Backoff, Changes, TransferError};
 use futures_util::future::BoxFuture;
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -34,7 +34,6 @@ const BEFORE_MEMORY: Duration = Duration::from_millis(10);
 
 pub(crate) struct DeferredState {
     last_event: PromisedEvent,
-    revoked: CancellationToken,
     /// The notebook asks for this.
     wanted: Arc<Notify>,
     access: Access,
@@ -81,10 +80,9 @@ impl DeferredState {
         Self {
             last_event: PromisedEvent::new(
                 channels.events,
-                channels.revoked.clone(),
+                channels.revoked,
                 lost(messages::deferred_lost()),
             ),
-            revoked: channels.revoked,
             wanted: channels.wanted,
             access,
             transport,
@@ -147,12 +145,13 @@ impl DeferredState {
     /// Returns what the notebook has once it has applied what was sent now, or `None` when this is over. Cancel
     /// safe.
     pub(super) async fn next(&mut self) -> Option<TableState> {
-        let (revoked, wanted) = (self.revoked.clone(), self.wanted.clone());
+        let wanted = self.wanted.clone();
+        let mut revoked = pin!(self.last_event.revoked());
         loop {
             tokio::select! {
                 held = self.send() => return held,
                 () = wanted.notified() => self.on_wanted(),
-                () = revoked.cancelled() => {
+                () = &mut revoked => {
                     self.stage = Stage::Over;
                     return None;
                 }

@@ -23,11 +23,9 @@ use baton_protocol::{
 use baton_transport::Changes;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 pub(crate) struct Salvage {
     answer: PromisedEvent,
-    revoked: CancellationToken,
     orphaned: watch::Receiver<bool>,
     /// The cell's message id.
     message_id: String,
@@ -47,7 +45,6 @@ impl Salvage {
                 job.revoked.clone(),
                 salvaged(Err(messages::not_salvaged()), file_chunks.clone()),
             ),
-            revoked: job.revoked.clone(),
             orphaned: job.orphaned.clone(),
             message_id: cell.message_id.clone(),
             folder: folder.map(|folder| folder.path.clone()),
@@ -76,10 +73,9 @@ impl Salvage {
         patience: Duration,
         access: Access,
     ) -> Option<Session> {
-        let revoked = self.revoked.clone();
         let saved = tokio::select! {
             saved = salvage(&mut session, &self.message_id, patience, access) => saved,
-            () = revoked.cancelled() => return None,
+            () = self.answer.revoked() => return None,
         };
         let folder = self.folder;
         let state = saved.map(|(about, manifest)| {

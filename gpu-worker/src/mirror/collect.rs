@@ -65,9 +65,13 @@ struct Collecting {
 
 impl Collecting {
     async fn run(mut self, kernel: Pid) -> Result<Collected, MirrorError> {
-        let mapped = spawn_blocking(move || mapped_for_writing(kernel)).await?;
         let mirror = self.mirror.clone();
-        let scan = Arc::new(spawn_blocking(move || lock(&mirror).scan(MOST_ENTRIES)).await??);
+        let look = move || {
+            let mapped = mapped_for_writing(kernel);
+            Ok::<_, FilesError>((mapped, lock(&mirror).scan(MOST_ENTRIES)?))
+        };
+        let (mapped, scan) = spawn_blocking(look).await??;
+        let scan = Arc::new(scan);
         self.notes.extend(messages::files_missing(&scan.missing));
         if scan.cut {
             self.notes.push(messages::mirror_cut(MOST_ENTRIES));

@@ -259,17 +259,23 @@ pub(super) async fn change(
     let outputs = given("staff_see_outputs") == "yes";
     let timetable = lessons(given("timetable"))?;
     Ok(CourseChange {
-        weight: (touched("weight") && weight != course.weight).then_some(weight),
-        timeout_ms: (touched("timeout") && timeout != course.timeout_ms).then_some(timeout),
-        longest_timeout_ms: (touched("longest") && longest != course.longest_timeout_ms)
-            .then_some(longest),
-        paused: (touched("paused") && paused != course.paused).then_some(paused),
-        message: (touched("message") && message != course.message).then_some(message),
-        deadlines: (touches_deadline && deadlines != course.deadlines).then_some(deadlines),
-        staff_see_outputs: (touched("staff_see_outputs") && outputs != course.staff_see_outputs)
-            .then_some(outputs),
-        timetable: (touched("timetable") && timetable != course.timetable).then_some(timetable),
+        weight: changed(touched("weight"), weight, &course.weight),
+        timeout_ms: changed(touched("timeout"), timeout, &course.timeout_ms),
+        longest_timeout_ms: changed(touched("longest"), longest, &course.longest_timeout_ms),
+        paused: changed(touched("paused"), paused, &course.paused),
+        message: changed(touched("message"), message, &course.message),
+        deadlines: changed(touches_deadline, deadlines, &course.deadlines),
+        staff_see_outputs: changed(
+            touched("staff_see_outputs"),
+            outputs,
+            &course.staff_see_outputs,
+        ),
+        timetable: changed(touched("timetable"), timetable, &course.timetable),
     })
+}
+
+fn changed<T: PartialEq>(is_touched: bool, value: T, present: &T) -> Option<T> {
+    (is_touched && value != *present).then_some(value)
 }
 
 fn lines_of(timetable: &[Lesson]) -> String {

@@ -1,8 +1,8 @@
 //! Repeats a cell's changes to files in the notebook's folder.
 //!
-//! Each file that waits in the staging folder is put in place by renaming. Replaced files go to the trash, and all changes can be undone until they are
-//! kept. A file that changed in the notebook's folder while the cell ran is never replaced: both
-//! versions stay, and a note says so.
+//! Each file that waits in the staging folder is put in place by renaming. Replaced files go to the
+//! trash, and all changes can be undone until they are kept. A file that changed in the notebook's
+//! folder while the cell ran is never replaced: both versions stay, and a note says so.
 //!
 //! **Invariant:** no link is followed, and no change by another program is lost.
 
