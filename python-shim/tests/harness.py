@@ -208,7 +208,7 @@ class Pair:
 
     def close(self) -> None:
         self._socket.close()
-        self.process.wait(60)
+        self.process.wait(120)
 
     def __enter__(self) -> Pair:
         return self

@@ -50,6 +50,7 @@ class Socket:
         self.stream.settimeout(PATIENCE)
         name, hello = self.receive()
         assert name == "hello"
+        self.stream.settimeout(None)  # a notebook may be silent for any time, and closes this at its end
         return hello
 
     def receive(self) -> tuple[str, dict[str, Any]]:

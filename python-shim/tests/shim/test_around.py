@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import reprlib
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -286,9 +287,16 @@ def test_a_setting_holds_in_both_kernels(baton: Baton, magic: str) -> None:
     hold_in_both(baton, magic, SETTINGS)
 
 
+@pytest.fixture(scope="module")
+def fonts() -> None:
+    """Matplotlib lists them once for each user, and the cell that begins this gets a warning if it takes seconds."""
+    subprocess.run([sys.executable, "-c", "import matplotlib.font_manager"], check=True)
+
+
+@pytest.mark.usefixtures("fonts")
 @HERE_AND_THERE
 def test_a_setting_of_a_library(baton: Baton, magic: str) -> None:
-    baton.run("%%gpu\n" + "\n".join({f"import {library}" for library, *_ in LIBRARIES}))
+    baton.run("%%gpu\n" + "\n".join(dict.fromkeys(f"import {library}" for library, *_ in LIBRARIES)))
     hold_in_both(baton, magic, [(change, look, expected) for _, change, look, expected in LIBRARIES])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -207,11 +208,17 @@ def test_a_function_of_a_gpu_cell_shows_its_source_at_home(baton: Baton) -> None
 
 def test_errors_abort_the_cells_behind(baton: Baton) -> None:
     client = baton.notebook.client
+    sent = threading.Event()
+    baton.before_finish = sent.wait
     client.execute("%%gpu\n1/0")
     behind = client.execute("x = 1")
-    reply = client.get_shell_msg(timeout=30)
+    # The kernel answers this while the first cell runs. By then, it also has the second cell, which was sent before.
+    client.control_channel.send(client.session.msg("kernel_info_request", {}))
+    client.get_control_msg(timeout=100)
+    sent.set()
+    reply = client.get_shell_msg(timeout=100)
     while reply["parent_header"].get("msg_id") != behind:
-        reply = client.get_shell_msg(timeout=30)
+        reply = client.get_shell_msg(timeout=100)
     assert reply["content"]["status"] == "aborted"
 
 

@@ -26,7 +26,8 @@ PACKAGE = Path(baton_shim.__file__).parents[1]
 
 def test_an_interrupt_brings_the_state_so_far_home(baton: Baton) -> None:
     baton.run("steps = []")
-    code = "%%gpu\nimport time\nsteps.append(1)\nprint('running', flush=True)\ntime.sleep(60)\nsteps.append(2)"
+    # In one line, because it may be interrupted before `print` has returned.
+    code = "%%gpu\nimport time\nsteps.append(1)\n\nprint('running', flush=True); time.sleep(60)\nsteps.append(2)"
     cell = baton.run(code, interrupt_when=lambda: "running" in baton.remote_text())
     assert cell.error.startswith("KeyboardInterrupt")
     assert "line 5" in cell.traceback
@@ -233,7 +234,7 @@ def start(
         env={**os.environ, "PYTHONPATH": str(PACKAGE), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
 

@@ -130,9 +130,9 @@ def test_a_loss_that_an_idle_kernel_hears_of_takes_back_context_variables(baton_
     baton.follow.clear()
     baton.run("%%gpu\nx += 1; decimal.setcontext(decimal.Context(prec=4)); np.seterr(divide='raise')")
     baton.lose_session()
-    assert baton.told_of_loss.wait(30)
+    assert baton.told_of_loss.wait(100)
     for _ in range(2):  # after the first one, the kernel's loop has handled earlier messages
-        baton.notebook.client.kernel_info(reply=True, timeout=30)
+        baton.notebook.client.kernel_info(reply=True, timeout=100)
     cell = baton.run("print(decimal.getcontext().prec, np.geterr()['divide'])")
     assert "are lost" in cell.text("stderr")
     assert cell.text() == "28 warn\n"

@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from baton_shim.state import keeper
 from harness import read_memory
@@ -52,6 +54,11 @@ def run_session(library: Path, parent: int, end: str = "") -> list[str]:
 def session(scanner_library: Path) -> Iterator[list[str]]:
     said = run_session(scanner_library, os.getpid())
     process = int(said[0])
+    until = time.monotonic() + 100
+    # Only when it has given up everything else does it wait for its worker.
+    while psutil.Process(process).status() != psutil.STATUS_SLEEPING:
+        assert time.monotonic() < until
+        time.sleep(0.01)
     yield said
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)

@@ -143,10 +143,12 @@ def test_what_a_large_list_let_go_of_is_brought_up_to_date(pair: Pair) -> None:
 
 
 def test_no_message_is_held_once_it_is_read(pair: Pair) -> None:
+    held = "{line.split()[4] for line in open('/proc/self/maps') if 'memfd:state' in line}"
+    of_earlier_tests = eval(held)
     pair.local("x = {n: str(n) for n in range(200_000)}")
     pair.remote("y = [n / 3 for n in range(200_000)]", "x")
-    held = "[line for line in open('/proc/self/maps') if 'memfd:state' in line]"
-    assert eval(held) == [] == pair.ask(held)
+    assert eval(held) <= of_earlier_tests
+    assert pair.ask(held) == set()
     parts = [part for known in pair.table._numbering.objects if type(known) is tuple for part in known]
     (content,) = (part for part in parts if type(part) is memoryview)
     with pytest.raises(ValueError, match="released"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from harness import Pair
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 PATTERNS = (
@@ -40,7 +40,7 @@ def processes() -> Iterator[Pair]:
         yield made
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=80)
 @given(
     st.sampled_from(PATTERNS),
     st.text("ab\n", max_size=8),

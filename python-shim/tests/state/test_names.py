@@ -6,10 +6,11 @@ import gc
 import os
 import threading
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from baton_shim.state import Refused, StandInError, TableBroken, stand_in_text
+from baton_shim.state import Refused, StandInError, TableBroken, cycles, stand_in_text
 from harness import Pair
 
 
@@ -507,6 +508,18 @@ CIRCLE = (
 )
 
 
+@pytest.fixture
+def hours_pass(pair: Pair) -> Iterator[None]:
+    """Between two searches for circles at either end, which otherwise depend on how long the last search took."""
+    clock = "__import__('types').SimpleNamespace(monotonic=__import__('itertools').count(10**6, 10**4).__next__)"
+    module = "__import__('sys').modules['baton_shim.state.cycles']"
+    pair.ask(f"setattr({module}, 'time', {clock})")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cycles, "time", eval(clock))
+        yield
+
+
+@pytest.mark.usefixtures("hours_pass")
 @pytest.mark.parametrize("where", ["home", "session"])
 def test_circles_are_let_go_of_on_both_ends(pair: Pair, where: str) -> None:
     pair.local(CIRCLE + "met = weakref.WeakSet(); kept = N(); total = 0")

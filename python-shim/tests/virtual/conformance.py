@@ -152,9 +152,11 @@ def answer(expression: str) -> str:
 
 
 def print_answers(kind: str) -> None:
+    import gc
     import warnings
 
     warnings.simplefilter("ignore")
+    gc.disable()  # otherwise memory of earlier answers may become free between the two sides of a comparison
     if kind == "virtual":
         from baton_shim.virtual import SWITCH
 

@@ -204,7 +204,7 @@ def test_a_thread_that_runs_already_computes_on_what_comes_later() -> None:
     things: list[Any] = []
 
     def work() -> None:
-        there.wait(30)
+        there.wait(100)
         found.append((things[0] + 1).is_cuda)
 
     thread = threading.Thread(target=work)
