@@ -13,7 +13,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
 pub(crate) struct Home {
@@ -104,6 +104,14 @@ impl Home {
 
     pub(crate) fn run(&self, arguments: &[&str]) -> Said {
         said(&mut self.command(arguments))
+    }
+
+    /// `baton status`, as soon as the broker is ready: it listens a moment earlier.
+    pub(crate) fn status(&self, arguments: &[&str]) -> Said {
+        wait_until("the broker is ready", || {
+            let said = self.run(&[&["status"], arguments].concat());
+            said.stdout.contains("Health: ready").then_some(said)
+        })
     }
 
     pub(crate) fn run_with_input(&self, arguments: &[&str], input: &str) -> Said {

@@ -195,7 +195,7 @@ mod tests {
     #[tokio::test]
     async fn a_command_is_no_shell_and_sees_no_secret() {
         let mut terms = Terms {
-            limit: Duration::from_secs(30),
+            limit: Duration::from_secs(60),
             environment: Vec::new(),
         };
         let said = run(&words(&["printf", "%s", "$HOME; x"]), &terms)

@@ -334,7 +334,7 @@ async fn use_comes_as_csv() {
         lines[1].ends_with(",\"ada\",\"'=cmd\"\"x\",0.005,1"),
         "{csv}"
     );
-    assert!(broker.get("/people?days=1").await.contains("100 %"));
+    assert!(broker.get("/people?days=2").await.contains("100 %"));
 }
 
 #[tokio::test]

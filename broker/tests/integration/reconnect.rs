@@ -1,18 +1,17 @@
 //! Connections break, but nothing is lost and nothing arrives twice.
 
 use crate::harness::{
-    Broker, FakeProxy, FakeWorker, Rules, finished, output, outputs, started, submission,
+    Broker, FakeProxy, FakeWorker, LONG, Rules, finished, output, outputs, started, submission,
 };
 use baton_protocol::{
     Finished, JobEvent, Outcome,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
-use std::time::Duration;
 
 fn patient() -> Rules {
     Rules {
-        worker_grace: Duration::from_secs(30),
+        worker_grace: LONG,
         ..Rules::default()
     }
 }

@@ -66,9 +66,9 @@ async fn outputs_arrive_complete_and_in_order() {
 import sys
 from IPython.display import display, clear_output, update_display
 handle = display("first", display_id="d")
-print("out")
+print("out\n", end="")
 sys.stdout.flush()
-print("err", file=sys.stderr)
+print("err\n", end="", file=sys.stderr)
 sys.stderr.flush()
 update_display("second", display_id="d")
 clear_output(wait=True)

@@ -186,8 +186,9 @@ async fn a_cancel_before_the_start_is_stored_ends_the_cell() {
 #[tokio::test]
 async fn a_revoked_job_stops_and_is_not_spoken_of() {
     let mut worker = Worker::start().await;
-    let submission =
-        Notebook::new().cell("import os, time; print(os.getpid(), flush=True); time.sleep(600)");
+    // With one write, so that there is one output.
+    let code = "import os, time\nprint(f'{os.getpid()}\\n', end='', flush=True)\ntime.sleep(600)";
+    let submission = Notebook::new().cell(code);
     let job = submission.job;
     let fencing = worker.assign(submission).await;
     let events = worker

@@ -192,7 +192,7 @@ async fn life() -> Duration {
     let took = since.elapsed();
     worker.ask_to_leave(Stop::Now);
     worker.gone().await.unwrap();
-    (20 * took).clamp(Duration::from_secs(16), Duration::from_secs(60))
+    (20 * took).clamp(Duration::from_secs(30), Duration::from_secs(60))
 }
 
 #[tokio::test]

@@ -51,9 +51,9 @@ fn the_kernel_gets_its_arguments_and_not_ours() {
     let mut settings = Settings::tcp();
     settings.arguments = vec!["--HistoryManager.hist_file=:memory:".to_owned()];
     let proxy = settings.start();
-    let told = proxy
-        .client()
-        .run("import sys; print(get_ipython().history_manager.hist_file, len(sys.argv), end='')");
+    let told = proxy.client().run(
+        "import sys; print(f'{get_ipython().history_manager.hist_file} {len(sys.argv)}', end='')",
+    );
     assert_eq!(told.iopub[2], ":memory: 4");
 }
 

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) trait Stream: Read + Write {
     fn set_patience(&self, patience: Duration);

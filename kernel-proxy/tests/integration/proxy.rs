@@ -14,7 +14,10 @@ use std::{
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::atomic::{AtomicU32, Ordering::SeqCst},
+    sync::{
+        LazyLock,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
     time::{Duration, Instant},
 };
 
@@ -77,9 +80,16 @@ fn free_port() -> u16 {
     const FIRST: u32 = 20_000;
     const EACH: u32 = 20;
     static TAKEN: AtomicU32 = AtomicU32::new(0);
+    /// The last of this process's ports, which stays taken. Another process then has other ports.
+    static OWN: LazyLock<(TcpListener, u32)> = LazyLock::new(|| {
+        let numbers = (0..500).map(|number| (std::process::id() + number) % 500);
+        let mut lasts = numbers.map(|number| FIRST + number * EACH + EACH - 1);
+        let take = |last| Some((TcpListener::bind(("127.0.0.1", last as u16)).ok()?, last));
+        lasts.find_map(take).unwrap()
+    });
     loop {
-        let own = std::process::id() % 500 * EACH;
-        let port = (FIRST + own + TAKEN.fetch_add(1, SeqCst) % EACH) as u16;
+        let first = OWN.1 + 1 - EACH;
+        let port = (first + TAKEN.fetch_add(1, SeqCst) % EACH) as u16;
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }

@@ -1,8 +1,8 @@
 //! Azurite, Microsoft's own server for tests of Azure Blob Storage.
 
 use crate::{
-    BUCKET, Program, free_ports, installed,
-    requests::{is_made, status},
+    BUCKET, Program, installed,
+    requests::{Ports, is_made, status},
 };
 use nix::sys::signal::Signal;
 use std::{path::Path, process::Command};
@@ -13,15 +13,17 @@ const KEY: &str = "b25seSBmb3IgYSB0ZXN0IG9mIEJhdG9uLCBub3QgYSBzZWNyZXQ=";
 const MAY_MAKE: &str = "sv=2023-11-03&ss=b&srt=c&sp=c&se=2100-01-01T00%3A00%3A00Z&sig=6Ofqu0VL1bBem9S26Eve%2BtpGBPCOIE%2F0MguJliBtAb8%3D";
 
 pub(crate) struct Azurite {
-    port: u16,
+    ports: Ports<1>,
     /// Of megabytes, where it keeps nothing on the disk.
     memory: Option<u32>,
 }
 
 impl Azurite {
     pub(crate) fn new() -> Self {
-        let [port] = free_ports();
-        Self { port, memory: None }
+        Self {
+            ports: Ports::free(),
+            memory: None,
+        }
     }
 
     pub(crate) fn with_memory(megabytes: u32) -> Self {
@@ -29,6 +31,10 @@ impl Azurite {
             memory: Some(megabytes),
             ..Self::new()
         }
+    }
+
+    fn port(&self) -> u16 {
+        self.ports.numbers[0]
     }
 }
 
@@ -40,7 +46,7 @@ impl Program for Azurite {
                 "azurite/node_modules/azurite/dist/src/blob/main.js",
             ))
             .args(["--blobHost", "127.0.0.1", "--blobPort"])
-            .arg(self.port.to_string())
+            .arg(self.port().to_string())
             .args(["--silent", "--disableTelemetry"])
             .env("AZURITE_ACCOUNTS", format!("{ACCOUNT}:{KEY}"));
         match self.memory {
@@ -54,7 +60,7 @@ impl Program for Azurite {
 
     fn serves(&self) -> bool {
         let path = format!("/{ACCOUNT}/{BUCKET}?restype=container&{MAY_MAKE}");
-        is_made(status(self.port, "PUT", &path, ""))
+        is_made(status(self.port(), "PUT", &path, ""))
     }
 
     fn scheme(&self) -> &'static str {
@@ -62,7 +68,7 @@ impl Program for Azurite {
     }
 
     fn variables(&self) -> Vec<(&'static str, String)> {
-        let endpoint = format!("http://127.0.0.1:{}/{ACCOUNT}", self.port);
+        let endpoint = format!("http://127.0.0.1:{}/{ACCOUNT}", self.port());
         vec![
             ("AZURE_STORAGE_ACCOUNT_NAME", ACCOUNT.to_owned()),
             ("AZURE_STORAGE_ACCOUNT_KEY", KEY.to_owned()),

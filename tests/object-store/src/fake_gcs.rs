@@ -1,8 +1,8 @@
 //! fake-gcs-server, with Google's protocol.
 
 use crate::{
-    BUCKET, Program, free_ports, installed,
-    requests::{is_made, status},
+    BUCKET, Program, installed,
+    requests::{Ports, is_made, status},
 };
 use std::{fs, path::Path, process::Command};
 
@@ -30,20 +30,23 @@ print(json.dumps({
 ";
 
 pub(crate) struct FakeGcs {
-    port: u16,
+    ports: Ports<1>,
     account: String,
 }
 
 impl FakeGcs {
     pub(crate) fn new() -> Self {
-        let [port] = free_ports();
         let mut python = Command::new(installed("bin/python"));
         let made = python.args(["-c", MAKE_ACCOUNT]).output().unwrap();
         assert!(made.status.success(), "{made:?}");
         Self {
-            port,
+            ports: Ports::free(),
             account: String::from_utf8(made.stdout).unwrap(),
         }
+    }
+
+    fn port(&self) -> u16 {
+        self.ports.numbers[0]
     }
 }
 
@@ -56,9 +59,9 @@ impl Program for FakeGcs {
         let mut command = Command::new(programs.next().unwrap());
         command
             .args(["-scheme", "http", "-host", "127.0.0.1", "-port"])
-            .arg(self.port.to_string())
+            .arg(self.port().to_string())
             .arg("-public-host")
-            .arg(format!("127.0.0.1:{}", self.port))
+            .arg(format!("127.0.0.1:{}", self.port()))
             .args(["-backend", "filesystem", "-filesystem-root"])
             .arg(folder);
         command
@@ -67,7 +70,7 @@ impl Program for FakeGcs {
     fn serves(&self) -> bool {
         let bucket = format!("{{\"name\": \"{BUCKET}\"}}");
         is_made(status(
-            self.port,
+            self.port(),
             "POST",
             "/storage/v1/b?project=class",
             &bucket,
@@ -81,7 +84,10 @@ impl Program for FakeGcs {
     fn variables(&self) -> Vec<(&'static str, String)> {
         vec![
             ("GOOGLE_SERVICE_ACCOUNT_KEY", self.account.clone()),
-            ("GOOGLE_BASE_URL", format!("http://127.0.0.1:{}", self.port)),
+            (
+                "GOOGLE_BASE_URL",
+                format!("http://127.0.0.1:{}", self.port()),
+            ),
             ("GOOGLE_ALLOW_HTTP", "true".to_owned()),
         ]
     }

@@ -17,7 +17,6 @@ use nix::{
     sys::signal::{Signal, killpg},
     unistd::Pid,
 };
-use requests::free_ports;
 use std::{
     fs,
     os::unix::process::CommandExt,

@@ -6,10 +6,30 @@ use std::{
     time::Duration,
 };
 
-/// All at once, so that none is given twice.
-pub(crate) fn free_ports<const COUNT: usize>() -> [u16; COUNT] {
-    let sockets = [(); COUNT].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
-    sockets.map(|socket| socket.local_addr().unwrap().port())
+/// Ports of one server, which no other one takes as long as this exists, also while the server does not run. They are
+/// below those that Linux gives to connections.
+pub(crate) struct Ports<const COUNT: usize> {
+    pub(crate) numbers: [u16; COUNT],
+    /// On a port after them.
+    _taken: TcpListener,
+}
+
+impl<const COUNT: usize> Ports<COUNT> {
+    pub(crate) fn free() -> Self {
+        const FIRST: u16 = 10_000;
+        const EACH: u16 = 10;
+        const ALL: u16 = 1000;
+        let listen = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+        let own = (std::process::id() % u32::from(ALL)) as u16;
+        let mut firsts = (0..ALL).map(|number| FIRST + (own + number) % ALL * EACH);
+        let take = |first: u16| {
+            let _taken = listen(first + EACH - 1).ok()?;
+            let numbers = std::array::from_fn(|number| first + number as u16);
+            let are_free = numbers.iter().all(|port| listen(*port).is_ok());
+            are_free.then_some(Self { numbers, _taken })
+        };
+        firsts.find_map(take).unwrap()
+    }
 }
 
 /// Of the answer, if there is one.

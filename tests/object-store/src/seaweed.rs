@@ -1,8 +1,8 @@
 //! SeaweedFS, with Amazon's protocol.
 
 use crate::{
-    BUCKET, Program, free_ports, installed,
-    requests::{is_made, status},
+    BUCKET, Program, installed,
+    requests::{Ports, is_made, status},
 };
 use std::{path::Path, process::Command};
 
@@ -10,37 +10,29 @@ const KEY: &str = "baton-test";
 const SECRET: &str = "only+for/this test";
 
 pub(crate) struct Seaweed {
-    ports: Ports,
+    ports: Ports<8>,
     /// How many, and megabytes of each.
     volumes: (u32, u32),
 }
 
-/// Each program has one for HTTP and one for the others.
-struct Ports {
-    master: [u16; 2],
-    volume: [u16; 2],
-    filer: [u16; 2],
-    s3: [u16; 2],
-}
-
 impl Seaweed {
     pub(crate) fn new(count: u32, megabytes: u32) -> Self {
-        let [a, b, c, d, e, f, g, h] = free_ports();
         Self {
-            ports: Ports {
-                master: [a, b],
-                volume: [c, d],
-                filer: [e, f],
-                s3: [g, h],
-            },
+            ports: Ports::free(),
             volumes: (count, megabytes),
         }
+    }
+
+    /// Of the master, the volumes, the filer, and S3. Each has one for HTTP and one for the others.
+    fn ports(&self) -> [[u16; 2]; 4] {
+        let [a, b, c, d, e, f, g, h] = self.ports.numbers;
+        [[a, b], [c, d], [e, f], [g, h]]
     }
 }
 
 impl Program for Seaweed {
     fn command(&self, folder: &Path) -> Command {
-        let ports = &self.ports;
+        let [master, volume, filer, s3] = self.ports();
         let port = |name: &str, port: u16| format!("-{name}={port}");
         let mut command = Command::new(installed("bin/weed"));
         command
@@ -52,21 +44,18 @@ impl Program for Seaweed {
             .arg(format!("-master.volumeSizeLimitMB={}", self.volumes.1))
             .args(["-s3.port.iceberg=0", "-s3.port.lance=0"])
             .args([
-                port("master.port", ports.master[0]),
-                port("master.port.grpc", ports.master[1]),
+                port("master.port", master[0]),
+                port("master.port.grpc", master[1]),
             ])
             .args([
-                port("volume.port", ports.volume[0]),
-                port("volume.port.grpc", ports.volume[1]),
+                port("volume.port", volume[0]),
+                port("volume.port.grpc", volume[1]),
             ])
             .args([
-                port("filer.port", ports.filer[0]),
-                port("filer.port.grpc", ports.filer[1]),
+                port("filer.port", filer[0]),
+                port("filer.port.grpc", filer[1]),
             ])
-            .args([
-                port("s3.port", ports.s3[0]),
-                port("s3.port.grpc", ports.s3[1]),
-            ])
+            .args([port("s3.port", s3[0]), port("s3.port.grpc", s3[1])])
             .env("AWS_ACCESS_KEY_ID", KEY)
             .env("AWS_SECRET_ACCESS_KEY", SECRET);
         command
@@ -74,14 +63,14 @@ impl Program for Seaweed {
 
     fn serves(&self) -> bool {
         let path = format!("/buckets/{BUCKET}/");
-        let filer = self.ports.filer[0];
+        let [_, _, [filer, _], [s3, _]] = self.ports();
         // A file can be written when the volumes are there.
         let file = format!("{path}ready");
         let is_done = |status: Option<u16>| status.is_some_and(|status| status < 300);
         is_made(status(filer, "POST", &path, ""))
             && is_done(status(filer, "PUT", &file, "x"))
             && is_done(status(filer, "DELETE", &file, ""))
-            && status(self.ports.s3[0], "GET", "/class", "") == Some(403)
+            && status(s3, "GET", "/class", "") == Some(403)
     }
 
     fn scheme(&self) -> &'static str {
@@ -89,7 +78,8 @@ impl Program for Seaweed {
     }
 
     fn variables(&self) -> Vec<(&'static str, String)> {
-        let endpoint = format!("http://127.0.0.1:{}", self.ports.s3[0]);
+        let [.., [s3, _]] = self.ports();
+        let endpoint = format!("http://127.0.0.1:{s3}");
         vec![
             ("AWS_ENDPOINT_URL", endpoint),
             ("AWS_ALLOW_HTTP", "true".to_owned()),

@@ -31,8 +31,31 @@ pub struct Server {
     folder: TempDir,
     disk: Disk,
     /// Of an encrypted one.
-    port: Option<u16>,
+    port: Option<Port>,
     running: Option<Running>,
+}
+
+/// A port that no other such server takes as long as this exists. Linux gives it to no connection.
+struct Port {
+    number: u16,
+    /// On the next one.
+    _taken: TcpListener,
+}
+
+impl Port {
+    fn free() -> Self {
+        const FIRST: u16 = 30_000;
+        const ALL: u16 = 1000;
+        let listen = |port| TcpListener::bind(("127.0.0.1", port));
+        let own = (std::process::id() % u32::from(ALL)) as u16;
+        let mut numbers = (0..ALL).map(|number| FIRST + (own + number) % ALL * 2);
+        let take = |number: u16| {
+            let _taken = listen(number + 1).ok()?;
+            listen(number).ok()?;
+            Some(Self { number, _taken })
+        };
+        numbers.find_map(take).unwrap()
+    }
 }
 
 struct Running {
@@ -56,9 +79,7 @@ impl Server {
         make_certificate(&server.certificate(), &server.data().join("server.key"));
         let rules = "hostssl all all 127.0.0.1/32 trust\nlocal all all trust\n";
         fs::write(server.data().join("pg_hba.conf"), rules).unwrap();
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        server.port = Some(free.local_addr().unwrap().port());
-        drop(free);
+        server.port = Some(Port::free());
         server.start_again();
         server
     }
@@ -102,7 +123,8 @@ impl Server {
     /// When it is not encrypted.
     #[must_use]
     pub fn encrypted_url(&self, options: &str) -> String {
-        let port = self.port.expect("this server is not encrypted");
+        let port = self.port.as_ref().expect("this server is not encrypted");
+        let port = port.number;
         format!("postgres://baton@localhost:{port}/postgres?{options}")
     }
 
@@ -129,10 +151,17 @@ impl Server {
         let mut command = as_server("postgres");
         command.arg("-D").arg(&data).arg("-k").arg(&data);
         command.args(["-c", "log_min_messages=log"]);
-        match self.port {
-            Some(port) => {
+        match &self.port {
+            Some(Port { number, .. }) => {
                 let certificate = format!("ssl_cert_file={}", self.certificate().display());
-                command.args(["-p", &port.to_string(), "-c", "ssl=on", "-c", &certificate]);
+                command.args([
+                    "-p",
+                    &number.to_string(),
+                    "-c",
+                    "ssl=on",
+                    "-c",
+                    &certificate,
+                ]);
                 command.args(["-c", "listen_addresses=127.0.0.1"]);
             }
             None => {

@@ -185,7 +185,8 @@ async fn a_broker_that_is_away_for_a_moment_is_waited_for() {
 #[tokio::test]
 async fn a_broker_that_is_away_for_good_is_said() {
     let patience = Duration::from_secs(100);
-    let chunk_client = ChunkClient::new(&nobody().await).unwrap();
+    let (dial, _nobody) = nobody();
+    let chunk_client = ChunkClient::new(&dial).unwrap();
     let chunk_client = chunk_client.with_patience(patience);
     tokio::time::pause();
     let began = Instant::now();

@@ -261,7 +261,8 @@ async fn each_refusal_has_a_name() {
     let server = Server::tcp(Router::new()).await;
     let not_found = refusal(&server.dial).await;
     assert!(matches!(not_found, LinkError::NotFound { .. }));
-    let unreachable = refusal(&nobody().await).await;
+    let (without, _nobody) = nobody();
+    let unreachable = refusal(&without).await;
     assert!(matches!(unreachable, LinkError::Unreachable { .. }));
     assert!(unreachable.is_transient());
     let no_socket = dial(BrokerAddress::Unix(PathBuf::from("/nowhere/broker.sock")));

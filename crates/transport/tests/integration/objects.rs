@@ -293,13 +293,19 @@ async fn other_bytes_are_reported_and_never_given_out() {
     assert_eq!(lock(&world).asked["damaged"], reports + 1);
 }
 
-#[tokio::test(start_paused = true)]
+/// Time is paused once only the store is waited for.
+#[tokio::test]
 async fn a_silent_store_is_given_up_in_time() {
     let (_server, client, world) = start().await;
     let chunk = chunk(1, 100);
     lock(&world).faults = [Fault::Silent].into();
     let client = client.with_patience(Duration::ZERO);
-    let error = client.put(std::slice::from_ref(&chunk)).await.unwrap_err();
+    let put = tokio::spawn(async move { client.put(std::slice::from_ref(&chunk)).await });
+    while !lock(&world).faults.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::pause();
+    let error = put.await.unwrap().unwrap_err();
     match error {
         LinkError::ObjectStore { reason, .. } => assert_eq!(reason, "it does not answer"),
         other => panic!("{other:?}"),

@@ -10,7 +10,7 @@ use baton_transport::{Dial, Token};
 use std::net::Ipv4Addr;
 use tempfile::TempDir;
 use tokio::{
-    net::{TcpListener, UnixListener},
+    net::{TcpListener, TcpSocket, UnixListener},
     task::JoinHandle,
 };
 
@@ -62,11 +62,13 @@ impl Drop for Server {
     }
 }
 
-/// An address of this machine where no process listens.
-pub(crate) async fn nobody() -> Dial {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let address = listener.local_addr().unwrap();
-    dial(BrokerAddress::Http(format!("http://{address}")))
+/// An address of this machine where no process listens, and the socket that keeps others from it.
+pub(crate) fn nobody() -> (Dial, TcpSocket) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let address = socket.local_addr().unwrap();
+    let dial = dial(BrokerAddress::Http(format!("http://{address}")));
+    (dial, socket)
 }
 
 pub(crate) fn dial(address: BrokerAddress) -> Dial {
