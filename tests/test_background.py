@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from end_to_end import Gate, Kernel, Place, Service, background, speaking
+from end_to_end import Gate, Kernel, Place, Service, background, speaking, wait_until
 
 
 def test_the_notebook_goes_on_and_gets_the_changes(kernel: Kernel, gate: Gate) -> None:
@@ -147,7 +147,7 @@ def test_an_interrupt_stops_the_waiting_and_not_the_background_cell(kernel: Kern
         assert error[0] == "KeyboardInterrupt"
         assert "%gpu_jobs --cancel" in cell.so_far.plain_traceback
     gate.open()
-    kernel.run("job.result(timeout=30)").ok()
+    kernel.run("job.result(timeout=100)").ok()
     assert kernel.evaluate("values") == [1]
 
 
@@ -441,4 +441,7 @@ def test_a_new_kernel_does_not_wait_for_the_cells_of_the_last_one(
     kernel.restart()
     assert kernel.run("5").ok().value == "5"
     gate.open()
+    wait_until(
+        lambda: "%gpu_attach" in kernel.run("%gpu_jobs").ok().stdout, "the broker knows that the kernel has ended"
+    )
     kernel.run("%gpu_attach").ok()

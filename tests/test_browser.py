@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -222,12 +222,20 @@ def test_a_tab_that_was_closed_while_gpu_cells_ran(
     end.touch()
     check_closed_cells(second)
     second.screenshot(path=artefacts / "closed-tab.png", full_page=True)
-    wait_until(lambda: "ZeroDivisionError" in saved(place, "closed.ipynb"), "the output is in the file")
-    cells_saved = nbformat.reads(saved(place, "closed.ipynb"), as_version=4).cells
+
+    def saved_cells() -> list[nbformat.NotebookNode]:
+        """Those of the file once it has the output. While it is being written, it is incomplete."""
+        text = saved(place, "closed.ipynb")
+        with suppress(ValueError):
+            return nbformat.reads(text, as_version=4).cells if "ZeroDivisionError" in text else []
+        return []
+
+    cells_saved = wait_until(saved_cells, "the output is in the file")
     assert [cell.execution_count for cell in cells_saved] == [1, 2]
     second.close()
 
     third = browser.new_page()
+    third.set_default_timeout(PATIENCE)
     third.goto(f"{address}lab/workspaces/closed/tree/closed.ipynb")
     check_closed_cells(third)
 
@@ -373,6 +381,8 @@ def test_the_toolbar_widgets_and_the_debugger(
     toolbar(page, "debugger-icon").click()
     gutter = page.locator(".jp-CodeCell").nth(2).locator(".cm-breakpoint-gutter .cm-gutterElement")
     gutter.filter(visible=True).nth(1).click()
+    # It is shown once the kernel has it.
+    expect(gutter.filter(visible=True).nth(1).locator(".cm-breakpoint-icon")).to_be_visible()
     stopped = run_cell(page, 2)
     go_on = page.get_by_role("button", name="Continue").first
     expect(go_on).to_be_visible()
@@ -419,16 +429,19 @@ def expect_kernel(page: Page, state: str) -> None:
 def run_cell(page: Page, number: int) -> Locator:
     """The output of a cell that has not run yet. Keys are lost while a page is being built."""
     cell = page.locator(".jp-CodeCell").nth(number)
-    ran = cell.locator(".jp-InputPrompt").filter(has_text=re.compile(r"\[[\d*]+\]"))
-    for patience in (5_000, 20_000, 60_000):
+    mode = "jupyterapp.shell.currentWidget.content.mode"
+
+    def is_run() -> bool:
+        """Whether the page has heard the keys: they end the editing at once."""
         cell.locator(".cm-content").click()
+        if page.evaluate(mode) != "edit":
+            return False
         page.keyboard.press("Control+Enter")
-        try:
-            expect(ran).to_be_visible(timeout=patience)
-        except AssertionError:
-            continue
-        return cell.locator(".jp-OutputArea")
-    raise AssertionError(f"Cell {number} cannot be run")
+        return bool(page.evaluate(mode) == "command")
+
+    wait_until(is_run, f"cell {number} is run")
+    expect(cell.locator(".jp-InputPrompt").filter(has_text=re.compile(r"\[[\d*]+\]"))).to_be_visible()
+    return cell.locator(".jp-OutputArea")
 
 
 def save(page: Page) -> None:

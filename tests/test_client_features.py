@@ -58,8 +58,10 @@ def test_store_history(kernel: Kernel, front: str) -> None:
 
 
 @BOTH
-def test_an_error_aborts_what_was_sent_behind_it(kernel: Kernel, front: str) -> None:
-    cells = [kernel.begin(f"{front}1 / 0", stop_on_error=True), kernel.begin(f"{front}1"), kernel.begin("2")]
+def test_an_error_aborts_what_was_sent_behind_it(kernel: Kernel, front: str, gate: Gate) -> None:
+    failing = f"{front}{gate.closed()}1 / 0"
+    cells = [kernel.begin(failing, stop_on_error=True), kernel.begin(f"{front}1"), kernel.begin("2")]
+    gate.open()
     replies = [cell.finish().reply["status"] for cell in cells]
     assert replies == ["error", "aborted", "aborted"]
 
@@ -158,14 +160,15 @@ def test_a_client_that_reads_nothing_stops_nobody_and_sees_the_end(
         stuck.connect(f"tcp://127.0.0.1:{kernel.manager.iopub_port}")
         wait_until(lambda: kernel.run("pass").ok() and stuck.poll(0), "it has subscribed")
         for front in ("", "%%gpu\n"):
-            # The other client is never so far behind that the proxy has to drop its messages.
+            # The other client is never so far behind that the proxy has to drop its messages. Each text and its end are
+            # written at once, so that they are one message.
             parts, gates = [], []
             for _ in range(4):
                 parts.append(f"for _ in range(150): show({{'text/plain': 'x' * 40_000}})\n{gate.closed()}")
                 gates.append(gate.path)
             cell = kernel.begin(
-                f"{front}from IPython.display import publish_display_data as show\nprint('begin')\n"
-                f"{''.join(parts)}print('end')"
+                f"{front}from IPython.display import publish_display_data as show\nprint('begin\\n', end='')\n"
+                f"{''.join(parts)}print('end\\n', end='')"
             )
             for number, path in enumerate(gates, 1):
                 cell.wait_for(lambda result, shown=150 * number: len(result.displays) >= shown, "displays come")
@@ -187,7 +190,7 @@ def words_until_idle(kernel: Kernel, socket: Any, seen: Result) -> list[str]:
     cell = seen.published[0]["parent_header"]["msg_id"]
     words, kernels = [""], set()
     while words[-1] != "idle":
-        assert socket.poll(20_000), words
+        assert socket.poll(120_000), words
         _, message = session.recv(socket)
         if message["parent_header"].get("msg_id") == cell:
             content = message["content"]

@@ -56,7 +56,7 @@ def shown_in(path: Path) -> str:
 
 def run(place: Place, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *arguments]
-    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 100, "check": False}
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 300, "check": False}
     return subprocess.run(command, env=place.environment, cwd=place.work, **options)
 
 
@@ -79,10 +79,12 @@ def test_papermill(place: Place, notebook: Path) -> None:
 
 def test_jupyter_console(place: Place) -> None:
     """The code is typed into its terminal."""
-    command = ["-m", "jupyter_console", "--kernel=baton", "--ZMQTerminalInteractiveShell.kernel_is_complete_timeout=30"]
+    patience = "--ZMQTerminalInteractiveShell.kernel_is_complete_timeout=120"
+    command = ["-m", "jupyter_console", "--kernel=baton", patience]
     # Disables cursor queries, which only a terminal would answer.
     environment = place.environment | {"PROMPT_TOOLKIT_NO_CPR": "1", "TERM": "xterm"}
-    console = pexpect.spawn(sys.executable, command, env=environment, cwd=str(place.work), encoding="utf-8", timeout=60)
+    options: dict[str, Any] = {"env": environment, "cwd": str(place.work), "encoding": "utf-8", "timeout": 120}
+    console = pexpect.spawn(sys.executable, command, **options)
     shown = ""
 
     def until(pattern: str) -> None:
@@ -102,7 +104,7 @@ def test_jupyter_console(place: Place) -> None:
         kernel = psutil.Process(console.pid).children()
         console.close(force=True)
         # While it lives, it starts another service in place of one that is asked to end.
-        assert not psutil.wait_procs(kernel, timeout=30)[1]
+        assert not psutil.wait_procs(kernel, timeout=120)[1]
     check(ESCAPES.sub("", shown), "answer YES")
 
 

@@ -94,7 +94,8 @@ def test_the_week_has_each_lesson_with_its_waits(tia: Page, artefacts: Path) -> 
     expect(monday).to_contain_text(re.compile(r"17:00.18:30 ml101"))
     expect(monday).to_contain_text("60 people")
     expect(monday).to_contain_text("Predicted: ")
-    expect(monday.locator("div", has_text="00:00")).to_contain_text("Measured: ")
+    # While it has not ended, which is in its own minute, the page follows it.
+    expect(monday.locator("div", has_text="00:00")).to_contain_text("Measured: ", timeout=150_000)
     tia.locator(".week").screenshot(path=artefacts / "week.png")
 
 
@@ -280,7 +281,7 @@ def test_an_open_page_goes_on_after_a_restart_of_the_broker(browser: Browser, ro
     room.restart_broker()
     room.run("drain", "gpu-1", "--reason", "A new driver")
     expect(page.locator("#machines")).to_contain_text("A new driver")
-    # The browser reports that the server was unreachable, and so does htmx if it asked meanwhile.
-    is_expected = re.compile("net::ERR_|htmx:sse:error: Failed to fetch").search
+    # The browser reports that the server was unreachable, and so does htmx if it asked or listened meanwhile.
+    is_expected = re.compile("net::ERR_|htmx:sse:error: (Failed to fetch|network error)").search
     complaints[:] = [text for text in complaints if not is_expected(text)]
     context.close()

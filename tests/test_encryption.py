@@ -107,7 +107,9 @@ def test_a_wrong_certificate_is_told(
     encrypted: Service, tls: Tls, new_kernel: Callable[..., Kernel], problem: str
 ) -> None:
     show, what, hint = PROBLEMS[problem]
+    before = shown(encrypted)
     show(tls)
+    wait_until(lambda: shown(encrypted) != before, "new connections use the new certificate")
     check_told(encrypted, new_kernel, f"no safe connection to the broker at {encrypted.address}: {what}", hint)
 
 

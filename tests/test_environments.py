@@ -93,6 +93,15 @@ class Class:
         for name in names:
             wait_until(lambda name=name: self.state(name) == "ready", f"{name} is ready")  # type: ignore[misc]
 
+    def why_failed(self, name: str) -> str:
+        """The reason why an environment could not be built, once that is known."""
+
+        def reason() -> str:
+            state = self.environments()[name]["state"]
+            return str(state["failed"]["reason"]) if "failed" in state else ""
+
+        return wait_until(reason, f"the build of {name} has failed")
+
 
 @pytest.fixture
 def course(service: Service, new_kernel: Callable[..., Kernel]) -> Class:
@@ -189,12 +198,11 @@ def test_a_lock_that_is_broken_is_no_failure_of_the_worker(course: Class, wheels
     course.start_worker(
         f'[environment.one]\nlock = "{course.folder / "one.txt"}"', f'[environment.two]\nlock = "{lock}"'
     )
-    wait_until(lambda: course.state("two") == "failed", "the build has failed")
-    why = course.environments()["two"]["state"]["failed"]["reason"]
+    why = course.why_failed("two")
     assert why.startswith("uv could not install the lock: "), why
     assert "hash" in why.lower(), why
     assert why.endswith("hint: correct the lock"), why
-    assert "one.txt has no hashes hint: write it again" in course.environments()["one"]["state"]["failed"]["reason"]
+    assert "one.txt has no hashes hint: write it again" in course.why_failed("one")
     assert "environment two: failed (uv could not install the lock" in course.service.answers("/workers")
     assert course.notebook("another").gpu("1").ok().value == "1"
     waiting = course.notebook("two").begin(f"%%gpu\n{VERSION}")
@@ -249,7 +257,7 @@ def test_of_two_workers_with_one_folder_one_builds(course: Class, wheels: Wheels
 
     def states() -> list[dict[str, Any]]:
         workers = json.loads(course.run("workers", "--json").stdout)
-        return [offered["state"] for worker in workers for offered in worker["machine"]["environments"]]
+        return [offered["state"] for worker in workers for offered in worker["machine"].get("environments", [])]
 
     wait_until(lambda: states() == [{"ready": {}}] * 2, "both are ready")
     said = "Building the environment two"
@@ -264,8 +272,7 @@ def test_a_full_disk_is_named_and_the_worker_goes_on(course: Class, wheels: Whee
     course.start_worker(
         f'[environment.two]\nlock = "{lock}"\n[worker]\nenvironments = "{disk}"', prefix=on_small_disk(disk), **sandbox
     )
-    wait_until(lambda: course.state("two") == "failed", "the build has failed")
-    why = course.environments()["two"]["state"]["failed"]["reason"]
+    why = course.why_failed("two")
     assert why.startswith(f"The disk of {disk}/"), why
     assert why.endswith("is full hint: make room there, or name another folder"), why
     assert course.notebook("another").gpu("1").ok().value == "1"
@@ -293,7 +300,7 @@ def test_cells_find_the_system_of_an_image(course: Class, wheels: Wheels) -> Non
     assert ast.literal_eval(str(result.value)) == expected
     assert notebook.evaluate("values") == [1, 2, 3]
     assert (course.service.place.work / "made.txt").read_text() == "by the cell"
-    why = course.environments()["two"]["state"]["failed"]["reason"]
+    why = course.why_failed("two")
     assert why.endswith('has no Python there hint: name its path inside with python = "/PATH"'), why
 
 

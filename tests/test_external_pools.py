@@ -83,12 +83,18 @@ class Cloud:
         assert isinstance(pool, dict)
         return pool
 
+    def jobs(self) -> list[dict[str, Any]]:
+        said = run_binary(self.service.place, "jobs", "--json", **self.service.access)
+        assert said.returncode == 0, said.stderr
+        jobs: list[dict[str, Any]] = json.loads(said.stdout)
+        return jobs
+
     def poll_until(self, condition: Callable[[], object], what: str) -> None:
         def reached() -> bool:
             self.autoscaler.poll()
             return bool(condition())
 
-        wait_until(reached, what, 60)
+        wait_until(reached, what)
 
 
 @pytest.fixture
@@ -118,6 +124,7 @@ def test_an_autoscaler_starts_as_many_workers_as_are_needed_and_none_twice(
     cells = {name: holding(cloud, new_kernel, name) for name in ("ada", "bob", "cid")}
     waits = "A GPU machine is being started"
     cells["ada"].wait_for(lambda result: waits in str(result.outputs), "the line says what is awaited")
+    wait_until(lambda: len(cloud.jobs()) == 3, "all have been sent")
     cloud.poll_until(lambda: cloud.pool["up"] == 2, "two workers have joined")
     for name in cells:
         (cloud.service.place.signs / name).touch()

@@ -356,7 +356,11 @@ def test_a_worker_tries_a_cell_before_it_takes_any(
     service.kill("broker")
     service.start_broker()
     check_failing(service, worker, told)
-    python.write_text(f"#!/bin/sh\n{start}\n{end}\n")
+    # In one step, because the worker may be executing it.
+    whole = tmp_path / "whole"
+    whole.write_text(f"#!/bin/sh\n{start}\n{end}\n")
+    whole.chmod(0o755)
+    whole.rename(python)
     cell.finish().ok()
     assert state_of(service, worker) == "connected"
 
@@ -366,8 +370,7 @@ def check_failing(service: Service, worker: str, told: str) -> None:
         answer = service.answers("/v1/workers") or '{"items": []}'
         return [each for each in json.loads(answer)["items"] if each["state"] == "failing"]
 
-    wait_until(workers, "the worker is there")
-    (found,) = workers()
+    (found,) = wait_until(workers, "the worker is there")
     assert found["name"] == worker
     assert told in found["reason"]
     assert told in service.answers("/workers")

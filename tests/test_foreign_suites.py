@@ -77,11 +77,11 @@ class Run:
         """Ends it, if a test gave up before."""
         if self._process.poll() is None:
             self._process.terminate()
-            self._process.communicate(timeout=30)
+            self._process.communicate(timeout=120)
 
     def result(self) -> tuple[int, set[str], str]:
         """The number of passed tests, the failed ones, and the output."""
-        said, _ = self._process.communicate(timeout=600)
+        said, _ = self._process.communicate(timeout=1500)
         passed = re.search(r"(\d+) passed", said.rsplit("\n", 2)[-2])
         failed = {line.split(" - ")[0].split(" ", 1)[1] for line in said.splitlines() if is_failure(line)}
         return int(passed[1]) if passed else 0, failed, said
@@ -112,6 +112,7 @@ def runs(place: Place, kernels: Path) -> Iterator[dict[str, Run]]:
         run.end()
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.package)
 def test_suite(suite: Suite, runs: dict[str, Run], place: Place, kernels: Path) -> None:
     passed, failed, said = runs[suite.package].result()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +15,6 @@ from end_to_end.network import Network
 from end_to_end.results import Result
 from end_to_end.service import run_binary, stopped
 
-# Without an interrupt, the cells would go on for ten minutes. `benches/interrupt.py` measures how fast interrupts are.
-LIMIT_SECONDS = 30
-
-
 SAFE = "Your variables are as they were before the cell"
 
 
@@ -28,15 +23,15 @@ def last_job(service: Service) -> dict[str, Any]:
     return jobs[0]
 
 
-def interrupt(cell: Cell) -> Result:
-    """Presses stop; the cell ends as interrupted, in time."""
-    pressed = time.monotonic()
+def interrupt(cell: Cell, seconds: float = 120) -> Result:
+    """Presses stop; the cell ends as interrupted, within this time.
+
+    Without an interrupt, it would go on for ten minutes. `benches/interrupt.py` measures how fast interrupts are.
+    """
     cell.kernel.interrupt()
-    result = cell.finish()
-    took = time.monotonic() - pressed
+    result = cell.finish(seconds)
     assert result.error is not None, result.outputs
     assert result.error[0] == "KeyboardInterrupt"
-    assert took < LIMIT_SECONDS, f"The interrupt took {took:.2f} s"
     return result
 
 
@@ -107,16 +102,16 @@ def test_a_cell_that_does_not_stop_is_left_by_the_second_press(
     service: Service, new_kernel: Callable[..., Kernel]
 ) -> None:
     service.start_broker()
-    service.start_worker(BATON_WORKER_CANCEL_GRACE="40s")  # then the first press would end it, too
+    service.start_worker(BATON_WORKER_CANCEL_GRACE="75s")  # then the first press would end it, too
     kernel = service.kernel(new_kernel)
     kernel.run("kept = 1").ok()
     cell = kernel.begin(f"%%gpu\nkept = 2\n{CATCHES_INTERRUPTS}")
     cell.wait_for_text("runs")
     kernel.interrupt()
     cell.wait_for_text("goes on")
-    interrupt(cell)
+    interrupt(cell, seconds=60)
     assert kernel.evaluate("kept") == 1
-    assert kernel.gpu("kept + 1").ok().value == "2"
+    assert kernel.gpu("kept + 1", seconds=300).ok().value == "2"  # it waits for the worker
 
 
 def test_files_that_came_home_before_the_second_press_go_back(
@@ -242,8 +237,7 @@ def test_a_stop_whose_word_is_lost_on_the_way(
     go.touch()
     wait_until(lambda: relay.has_swallowed("there"), "the notebook asks for the cell's result")
     interrupt(cell)
-    relay.cut()
-    relay.mend()
+    relay.break_off()
     wait_until(lambda: service.jobs()[0]["outcome"] == "cancelled", "the list says what the notebook says")
     assert kernel.gpu("'next'").ok().value == "'next'"
 

@@ -5,11 +5,15 @@ Plain ipykernel is not tested for its welcome: if it starts while the client con
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 import jupyter_kernel_test
 import pytest
+from jupyter_kernel_test.msgspec_v5 import validate_message
+
+PATIENCE_SECONDS = 120
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -18,6 +22,11 @@ def _history_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
         yield
+
+
+def get_message(get: Callable[..., dict[str, Any]], timeout: float | None = None) -> dict[str, Any]:
+    """The next message of a channel, however soon the suite wants it."""
+    return get(timeout=PATIENCE_SECONDS)
 
 
 class Samples:
@@ -46,6 +55,24 @@ class Samples:
     supported_history_operations = ("tail", "search")
     code_inspect_sample = "zip"
     code_clear_output = "from IPython.display import clear_output; clear_output()"
+
+    @classmethod
+    def setUpClass(cls: Any) -> None:
+        """The suite waits for parts of a second, which a busy machine may need between two messages."""
+        super().setUpClass()
+        for channel in (cls.kc.shell_channel, cls.kc.iopub_channel):
+            channel.get_msg = partial(get_message, channel.get_msg)
+
+    def flush_channels(self: Any) -> None:
+        """All messages about earlier requests come before the end of a new one."""
+        last = self.kc.kernel_info()
+        for channel, ends in ((self.kc.shell_channel, "kernel_info_reply"), (self.kc.iopub_channel, "idle")):
+            word, parent = "", ""
+            while (word, parent) != (ends, last):
+                message = channel.get_msg()
+                validate_message(message)
+                word = message["content"].get("execution_state") or message["msg_type"]
+                parent = message["parent_header"].get("msg_id", "")
 
     def test_range_of_history(self: Any) -> None:
         """Replaces the suite's own test."""

@@ -398,17 +398,18 @@ IN_THE_NOTEBOOK = """
 import sys
 from jupyter_client.manager import run_kernel
 told = []
-with run_kernel(kernel_name="baton") as client:
-    client.execute_interactive("values = [1]", timeout=60)
+with run_kernel(kernel_name="baton", startup_timeout=120) as client:
+    client.execute_interactive("values = [1]", timeout=120)
     code = "%%gpu\\nimport os\\nvalues.append(2)\\nprint(values, os.path.exists('/etc/baton/token'))"
-    reply = client.execute_interactive(code, timeout=90, output_hook=told.append)
+    reply = client.execute_interactive(code, timeout=300, output_hook=told.append)
     assert reply["content"]["status"] == "ok", reply
-    client.execute_interactive("print(values)", timeout=60, output_hook=told.append)
+    client.execute_interactive("print(values)", timeout=120, output_hook=told.append)
 print([each["content"]["text"] for each in told if each["msg_type"] == "stream"])
 """
 
 
 @pytest.mark.root("make a Debian and map the ids of containers")
+@pytest.mark.timeout(3600)  # the images are made first
 def test_the_images_run_a_cell_in_pods_as_the_chart_makes_them(place: Place, made: Images) -> None:
     """Broker, worker and notebook in containers with the security context of the pods: bubblewrap works there."""
     node = node_of(place, made)
@@ -437,7 +438,7 @@ def test_the_images_run_a_cell_in_pods_as_the_chart_makes_them(place: Place, mad
             autoscaler.poll()
             return notebook.poll() is not None
 
-        wait_until(is_done, "the notebook ends")
+        wait_until(is_done, "the notebook ends", 600)
         logs = {path.name: path.read_text() for path in node.folder.glob("*.log")}
         assert notebook.returncode == 0, logs
         assert str(["[1, 2] False\n", "[1, 2]\n"]) in logs["notebook.log"], logs

@@ -13,7 +13,8 @@ from end_to_end.service import stopped
 @pytest.fixture
 def service() -> Iterator[Service]:
     service = Service.create()
-    service.start_broker()
+    # So that a slow machine has time to connect again.
+    service.start_broker(BATON_BROKER_WORKER_GRACE="60s")
     yield service
     left = service.close()
     assert not left, f"Processes left behind: {left}"
@@ -33,8 +34,7 @@ def test_a_complete_state_that_is_lost_is_sent_again(
         wait_until(lambda: service.jobs()[0]["state"] == "assigned", "the worker has the cell")
         relay.swallow("there")
     wait_until(lambda: relay.has_swallowed("there"), "the state is on its way")
-    relay.cut()
-    relay.mend()
+    relay.break_off()
     cell.finish().ok()
     assert kernel.evaluate("values") == [1, 2, 3]
 
@@ -45,11 +45,11 @@ def test_the_answer_to_a_question_that_is_lost_is_sent_again(
     relay = network.relay(service.address, f"unix:{service.place.folder}/run/worker.sock")
     service.start_worker(BATON_BROKER_ADDRESS=relay.address)
     kernel = service.kernel(new_kernel)
-    cell = kernel.begin("%%gpu\nnames = [input('Name? ')]", answers=["Ada"])
+    cell = kernel.begin("%%gpu\nnames = [input('Name? ')]")
     cell.wait_for_question()
     relay.swallow("back")
+    kernel.client.input("Ada")
     wait_until(lambda: relay.has_swallowed("back"), "the answer is on its way")
-    relay.cut()
-    relay.mend()
+    relay.break_off()
     cell.finish().ok()
     assert kernel.evaluate("names") == ["Ada"]

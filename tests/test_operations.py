@@ -152,7 +152,7 @@ class Listener:
         self.path = folder / "notify"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(self.path))
-        self._socket.settimeout(60)
+        self._socket.settimeout(120)
 
     def wait_for(self, line: str) -> None:
         while line not in self._socket.recv(4096).decode().splitlines():
@@ -238,5 +238,6 @@ def test_a_restored_copy_goes_on(service: Service, new_kernel: Callable[..., Ker
 
 def begin_waiting(kernel: Kernel) -> Cell:
     cell = kernel.begin("%%gpu\nvalues.append(2)\n'large' in globals() and large.sum()")
-    cell.wait_for(lambda result: bool(result.notices), "the cell waits")
+    # Before that, a line may say that its variables are being sent.
+    cell.wait_for(lambda result: any("in line" in line for line in result.notices), "the cell waits")
     return cell

@@ -79,9 +79,10 @@ def test_a_background_cell_that_ended_after_the_page_was_opened(kernel: Kernel, 
     page = open_page(kernel, time.time())
     page.wait_for_idle()
     assert [running["id"] for running in told(page, "running")] == ["back"]
-    gate.open()
-    ended = kernel.begin("job.result()")
+    ended = kernel.begin("print('asks', flush=True)\njob.result()")
     ended.speaks_after_idle = True
+    ended.wait_for_text("asks")  # so what the page is told belongs to this cell
+    gate.open()
     ended.wait_for(lambda _: told(ended, "cell"), "the page is told")
     (shown,) = told(ended, "cell")
     assert shown["id"] == "back"

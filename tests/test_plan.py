@@ -89,7 +89,7 @@ def insert(database: Path, rows: list[tuple[float, float | None, float | None, s
     columns = "job, sequence, notebook, notebook_name, owner, course, state, outcome, closed, priority"
     times = "submitted_ms, started_ms, finished_ms, run_ms"
     values = "?, ?, ?, 'a.ipynb', ?, '', 'finished', ?, 1, ?, ?, ?, ?, ?"
-    connection = sqlite3.connect(database)
+    connection = sqlite3.connect(database, timeout=60)
     connection.executemany(
         f"INSERT INTO jobs ({columns}, {times}) VALUES ({values})",
         [

@@ -191,7 +191,7 @@ def test_a_killed_client_takes_all_down(user: Place) -> None:
     code = (
         "import os, sys\nfrom jupyter_client.manager import KernelManager\n"
         "manager = KernelManager(kernel_name='baton', transport='ipc')\nmanager.start_kernel()\n"
-        "client = manager.blocking_client()\nclient.start_channels()\nclient.wait_for_ready(timeout=60)\n"
+        "client = manager.blocking_client()\nclient.start_channels()\nclient.wait_for_ready(timeout=120)\n"
         "print('ready', flush=True)\nsys.stdin.read()"
     )
     with subprocess.Popen(

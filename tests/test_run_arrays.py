@@ -161,7 +161,7 @@ def test_ctrl_c_ends_all_jobs(run: Runs, place: Place, tmp_path: Path) -> None:
     output = tmp_path / "long.seed=1.out.ipynb"
     wait_until(lambda: output.exists() and printed(read(output).cells[1]) == "begun\n", "the first job runs")
     running.send_signal(signal.SIGINT)
-    _, stderr = running.communicate(timeout=120)
+    _, stderr = running.communicate(timeout=300)
     assert running.returncode == 130, stderr
     assert stderr.endswith("Of 30 jobs, 30 cancelled\n")
     assert read(output).metadata.baton.outcome == "interrupted"

@@ -181,7 +181,7 @@ def test_a_session_that_ended_meanwhile(run: Runs) -> None:
 
 def test_variables_are_kept_after_a_time_limit(run: Runs) -> None:
     waits = "import pathlib, time\nwhile not pathlib.Path('data.txt').read_text(): time.sleep(0.1)"
-    job = failed(run, LOADS, waits, "print(model)", options=("--timeout", "15s"))
+    job = failed(run, LOADS, waits, "print(model)", options=("--timeout", "30s"))
     model = printed(out(run).cells[0])
     (run.folder / "data.txt").write_text("data")
     assert resume(run, job)["ended"]["outcome"] == "ok"

@@ -51,6 +51,8 @@ def preempting() -> Iterator[SlurmCluster]:
 def test_a_burst_starts_workers_and_a_killed_broker_finds_them(
     cluster: SlurmCluster, new_kernel: Callable[..., Kernel]
 ) -> None:
+    # On a busy machine, workers may find the restarted broker late. Nothing replaces them meanwhile.
+    cluster.environment["BATON_BROKER_WORKER_GRACE"] = "60s"
     cluster.start_broker(idle="5s", walltime="10m")
     signs = cluster.service.place.signs
     kernels = [cluster.service.kernel(new_kernel) for _ in range(3)]

@@ -22,6 +22,8 @@ pytestmark = [
     pytest.mark.skipif(not is_installed(), reason="NOT TESTED: Slurm (slurm-wlm) is not installed"),
 ]
 
+HELD = "%%gpu\nimport os, time\nprint('held', flush=True)\nwhile not os.path.exists('{sign}'): time.sleep(0.05)"
+"""A cell right behind another one, which keeps the worker until the test has looked."""
 GUIDE = (Path(__file__).parent.parent / "docs/guides/slurm.md").read_text()
 
 
@@ -115,8 +117,13 @@ def test_a_course(reader: Reader, new_kernel: Callable[..., Kernel]) -> None:
     reader.runs("\n".join(lines), student, **reader.trusting)
     notebook = new_kernel(at=place, **reader.trusting)
     [cell] = reader.blocks("3. The first cell", "python")
-    assert notebook.run(cell).ok().value
+    sign = place.signs / "seen"
+    first, held = notebook.begin(cell), notebook.begin(HELD.format(sign=sign))
+    assert first.finish().ok().value
+    held.wait_for_text("held")
     assert reader.cluster.jobs() == ["1 RUNNING"]
+    sign.touch()
+    held.finish().ok()
     assert "slurm-gpu" in reader.runs(f"{BINARY} pools", **as_admin)
     wait_until(lambda: slurm.runs("squeue", "--noheader") == "", "the job has ended")
     assert "slurm-gpu" in reader.runs(f"{BINARY} pools", **as_admin)

@@ -38,10 +38,10 @@ values = []
 class Class:
     """One notebook, one broker, and two workers, each behind a separate relay."""
 
-    def __init__(self, service: Service, new_kernel: Callable[..., Kernel], network: Network) -> None:
+    def __init__(self, service: Service, new_kernel: Callable[..., Kernel], network: Network, **settings: str) -> None:
         self.service = service
         self.relays: dict[str, Relay] = {}
-        service.start_broker()
+        service.start_broker(**settings)
         for number in range(2):
             relay = network.relay(f"unix:{service.socket}", f"unix:{service.place.folder}/run/n{number}.sock")
             name = service.start_worker(slots=1, BATON_BROKER_ADDRESS=relay.address)
@@ -98,8 +98,12 @@ def connected(service: Service, name: str) -> bool:
 
 
 @pytest.fixture
-def classroom(service: Service, new_kernel: Callable[..., Kernel], network: Network) -> Class:
-    return Class(service, new_kernel, network)
+def classroom(
+    fault: Callable[[Class], None], service: Service, new_kernel: Callable[..., Kernel], network: Network
+) -> Class:
+    # After a reset, the connection returns in time, however slow the machine is.
+    settings = {"BATON_BROKER_WORKER_GRACE": "60s"} if fault is reset_at_its_start else {}
+    return Class(service, new_kernel, network, **settings)
 
 
 def cut_off_when_assigned(classroom: Class) -> None:

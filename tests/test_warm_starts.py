@@ -450,7 +450,7 @@ def test_a_session_is_what_was_prepared(services: list[Service], new_kernel: Cal
     prepared = wait_until(lambda: prepared_by(service), "the next session is prepared")
     kernel = service.kernel(new_kernel)
     session = psutil.Process(kernel.session_pid)
-    assert not lives(prepared["the fork"]), "It has led the session into its sandbox"
+    wait_until(lambda: not lives(prepared["the fork"]), "it has led the session into its sandbox")
     mounts = Path(f"/proc/{session.pid}/ns/mnt").readlink()
     assert mounts in {Path(f"/proc/{inside.pid}/ns/mnt").readlink() for inside in below(prepared["the sandbox"])}
     kernel.shutdown()

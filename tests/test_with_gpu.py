@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from end_to_end import Kernel
+from end_to_end.results import is_notice, plain_text
 from test_interrupt import interrupt
 
 IMPORTED = "from baton import gpu\nimport os\nhome = os.getpid()"
@@ -25,7 +26,9 @@ def test_output_stands_where_it_was_written(kernel: Kernel) -> None:
     ).ok()
     assert cell.stdout == "a\nblock 0 True\nb 0\nblock 1 True\nb 1\n"
     assert cell.value == "'end'"
-    assert len(cell.notices) == 1, "the line of the last block"
+    *earlier, _ = [plain_text(content) for content in cell.of("display_data") if is_notice(content)]
+    # On a slow machine, a line may stand while an earlier block waits or runs. It then stays.
+    assert not [line for line in earlier if line.startswith(("CPU: ", "GPU: "))], "the line of the last block"
     assert kernel.run("%%capture got\nwith gpu:\n    print('hidden')").ok().stdout == ""
     assert kernel.evaluate("got.stdout") == "hidden\n"
 
@@ -68,7 +71,8 @@ def test_a_lost_session_is_an_error_that_a_cell_can_catch(kernel: Kernel) -> Non
 
 def test_a_time_limit(kernel: Kernel) -> None:
     kernel.run("try:\n    with gpu(timeout='200ms'):\n        while True: pass\nexcept TimeoutError:\n    pass").ok()
-    cell = kernel.run("rows = []\nwith gpu(timeout='5s', quiet=True):\n    rows.append(1)\n    while True: pass")
+    kernel.run("with gpu:\n    pass").ok()  # the limit includes the start of a session
+    cell = kernel.run("rows = []\nwith gpu(timeout='15s', quiet=True):\n    rows.append(1)\n    while True: pass")
     assert cell.error is not None
     assert cell.error[0] == "CellTimeout"
     assert kernel.evaluate("rows") == [1]

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 POLL_SECONDS = 0.05
 
@@ -47,10 +48,16 @@ def submit(folder: Path, command: str) -> None:
 
 
 def find(folder: Path, name: str) -> None:
-    for line in (folder / "submitted").read_text().splitlines():
-        job = json.loads(line)
+    for job in submissions(folder):
         if name in job["command"].split():
             print(job["job"])
+
+
+def submissions(folder: Path) -> list[dict[str, Any]]:
+    """Those that are completely written."""
+    with (folder / "submitted").open() as submitted:
+        fcntl.flock(submitted, fcntl.LOCK_SH)
+        return [json.loads(line) for line in submitted]
 
 
 def run(folder: Path, number: str, command: str) -> None:
@@ -78,7 +85,7 @@ def status(folder: Path, number: str) -> None:
 def is_alive(process: int) -> bool:
     try:
         stat = Path(f"/proc/{process}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second if it ends between opening and reading
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
 

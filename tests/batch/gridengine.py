@@ -59,7 +59,7 @@ class GridEngine:
         queue = with_values(self.runs("qconf", "-sq"), **ours, pe_list="NONE", load_thresholds="NONE")
         self._give("queue", queue, "-Aq")
         state = r"^all\.q@\S+ +\S+ +\d+/\d+/8 +\d"
-        wait_until(lambda: re.search(state, self.runs("qstat", "-f"), re.MULTILINE), "the queue is ready", 60)
+        wait_until(lambda: re.search(state, self.runs("qstat", "-f"), re.MULTILINE), "the queue is ready")
 
     def runs(self, *command: str) -> str:
         """The output of a command; empty if it fails."""
@@ -68,10 +68,10 @@ class GridEngine:
 
     def close(self) -> None:
         self.runs("qdel", "-u", "*")
-        wait_until(lambda: not self.runs("qstat", "-u", "*").strip(), "the jobs have ended", 60)
+        wait_until(lambda: not self.runs("qstat", "-u", "*").strip(), "the jobs have ended")
         for process in reversed(self._processes):
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(timeout=120)
 
     def _start(self, program: str) -> None:
         with (self.folder / f"{program}.log").open("ab") as log:

@@ -47,7 +47,7 @@ class Autoscaler:
 
         headers = {"Authorization": f"Bearer {self.token}"}
         with suppress(httpx.TransportError):
-            answer = httpx.get(self.url, headers=headers, timeout=5, verify=False)
+            answer = httpx.get(self.url, headers=headers, timeout=60, verify=False)
             if answer.is_success:
                 scale: dict[str, Any] = answer.json()
                 return scale

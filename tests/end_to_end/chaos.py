@@ -57,6 +57,9 @@ def chaos(
     """
     dice = random.Random(seed)
     witness = Witness(service.place.signs / "witness")
+    # The last cells end after that many kills, however fast the cells are.
+    enough = service.place.signs / "enough-kills"
+    last = f"\nwhile not os.path.exists({str(enough)!r}): time.sleep(0.01)"
     # Each has a separate person: kernels that share a history would wait for its lock, and say so in a cell's output.
     homes = [str(service.place.folder / f"ipython-{notebook}") for notebook in range(notebooks)]
     kernels = [service.kernel(new_kernel, IPYTHONDIR=home) for home in homes]
@@ -64,12 +67,15 @@ def chaos(
         kernel.run("values = []").ok()
     began = time.monotonic()
     sent = [
-        Sent(notebook, number, kernel.begin(code(f"{notebook}-{number}", number, witness.path, dice)))
+        Sent(notebook, number, kernel.begin(body + last if number == cells - 1 else body))
         for number in range(cells)
         for notebook, kernel in enumerate(kernels)
+        for body in (code(f"{notebook}-{number}", number, witness.path, dice),)
     ]
     kills = 0
     next_kill = began
+    if not least_kills:
+        enough.touch()
     while not all(one.cell.done for one in sent):
         now = time.monotonic()
         late = [one.name for one in sent if not one.cell.done]
@@ -78,6 +84,8 @@ def chaos(
             service.kill("broker")
             kills += 1
             service.start_broker()
+            if kills >= least_kills:
+                enough.touch()
             next_kill = time.monotonic() + dice.uniform(*PAUSES)
         for kernel in kernels:
             kernel.pump(0.005)
@@ -93,7 +101,7 @@ def code(name: str, number: int, runs: Path, dice: random.Random) -> str:
     """A cell that also tells the witness its name."""
     pauses = [round(dice.uniform(0, 0.06), 3) for _ in range(LINES)]
     return (
-        "%%gpu\nimport time\n"
+        "%%gpu\nimport os, time\n"
         f"with open({str(runs)!r}, 'a') as runs:\n    runs.write({name + chr(10)!r})\n"
         f"for line, pause in enumerate({pauses}):\n"
         f"    print({name!r}, 'line', line, flush=True)\n"

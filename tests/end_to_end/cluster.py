@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from batch.batch import is_alive
+from batch.batch import is_alive, submissions
 
 from end_to_end.place import MARK, Place
 from end_to_end.service import BINARY, Service, run_binary
@@ -126,8 +126,7 @@ class Batch(Cluster):
 
     @property
     def submitted(self) -> list[dict[str, Any]]:
-        file = self.folder / "submitted"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        return submissions(self.folder) if (self.folder / "submitted").exists() else []
 
     @property
     def running(self) -> list[Path]:

@@ -54,6 +54,7 @@ c.JupyterHub.spawner_class = "simple"
 c.SimpleLocalProcessSpawner.home_dir_template = "{home}"
 c.Spawner.cmd = ["{single_user}"]
 c.Spawner.args = ["--allow-root"]
+c.Spawner.start_timeout = c.Spawner.http_timeout = 120
 c.Spawner.environment = {environment}
 """
 
@@ -132,7 +133,7 @@ class Hub:
     def api(self, method: str, path: str, **body: Any) -> Any:
         """A request with the rights of the tests' own service."""
         headers = {"Authorization": f"token {SECRETS['tests']}"}
-        answer = httpx.request(method, f"{self.url}/hub/api{path}", headers=headers, json=body or None, timeout=30)
+        answer = httpx.request(method, f"{self.url}/hub/api{path}", headers=headers, json=body or None, timeout=120)
         assert answer.is_success, answer.text
         return answer.json() if answer.content else None
 
@@ -144,7 +145,7 @@ class Hub:
     def signed_in(self, person: str) -> Iterator[httpx.Client]:
         """A browser in which this person is signed in."""
         accept = {"Accept": "text/html"}
-        with httpx.Client(base_url=self.url, follow_redirects=True, timeout=30, headers=accept) as client:
+        with httpx.Client(base_url=self.url, follow_redirects=True, timeout=120, headers=accept) as client:
             client.get("/hub/login")
             form = {"username": person, "password": "sesame", "_xsrf": client.cookies.get("_xsrf", path="/hub/")}
             answer = client.post("/hub/login?next=%2Fhub%2Ftoken", data=form)
@@ -169,7 +170,7 @@ class Hub:
             "code": self.code_for(client, service),
             "redirect_uri": f"/services/{service}/oauth_callback",
         }
-        answer = httpx.post(f"{self.url}/hub/api/oauth2/token", data=form, timeout=30)
+        answer = httpx.post(f"{self.url}/hub/api/oauth2/token", data=form, timeout=120)
         assert answer.is_success, answer.text
         return str(answer.json()["access_token"])
 
@@ -179,11 +180,11 @@ class Hub:
         server = f"{self.url}/user/{person}"
         wait_until(lambda: self._answers(f"{server}/api"), f"the server of {person} is there")
         headers = {"Authorization": f"token {SECRETS['tests']}"}
-        answer = httpx.post(f"{server}/api/kernels", headers=headers, json={"name": "baton"}, timeout=60)
+        answer = httpx.post(f"{server}/api/kernels", headers=headers, json={"name": "baton"}, timeout=120)
         assert answer.is_success, answer.text
         address = f"{server}/api/kernels/{answer.json()['id']}/channels".replace("http", "ws", 1)
         lines = [f"{name}: {value}" for name, value in headers.items()]
-        return Notebook(websocket.create_connection(address, header=lines, suppress_origin=True, timeout=60))
+        return Notebook(websocket.create_connection(address, header=lines, suppress_origin=True, timeout=120))
 
     def close(self) -> list[str]:
         for process in (*self._programs, *self.place.processes()):

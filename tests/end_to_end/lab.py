@@ -43,6 +43,7 @@ def jupyter_lab(place: Place, folder: Path) -> Iterator[str]:
         "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
         # Tests can then use the application in scripts of a page.
         "LabApp.expose_app_in_browser": "True",
+        "JupyterNotebookApp.expose_app_in_browser": "True",
     }
     options = [f"--{name}={value}" for name, value in settings.items()]
     with (place.folder / "lab.log").open("wb") as log:

@@ -88,6 +88,10 @@ class Relay:
         """Accepts connections again, and delivers at once what was swallowed."""
         self._network.run(self._mend())
 
+    def break_off(self) -> None:
+        """Ends every connection, with what was swallowed; new ones are accepted at once, so nobody has to wait."""
+        self._network.run(self._break_off())
+
     def reset(self) -> None:
         """Ends every connection with a TCP reset; new ones are accepted."""
         self._network.run(self._abort())
@@ -121,6 +125,10 @@ class Relay:
             self._server.close()
             self._server = None
         await self._abort()
+
+    async def _break_off(self) -> None:
+        await self._abort()
+        await self._mend()
 
     async def _mend(self) -> None:
         self._delay = 0.0

@@ -117,9 +117,21 @@ class Place:
         return found[0]
 
     def process(self, *words: str) -> psutil.Process:
-        """The one process whose command line has these words."""
-        found = [process for process in self.processes() if has_words(process, words)]
-        assert len(found) == 1, f"{words}: {describe(found)}"
+        """The one process whose command line has these words.
+
+        A process that it starts has the same words until it executes its program.
+        """
+        found: list[psutil.Process] = []
+
+        def is_one() -> bool:
+            found[:] = [process for process in self.processes() if has_words(process, words)]
+            return len(found) == 1
+
+        try:
+            wait_until(is_one, f"there is one process: {words}")
+        except AssertionError as error:
+            error.add_note(str(describe(found)))
+            raise
         return found[0]
 
     def has(self, *words: str) -> bool:

@@ -16,14 +16,13 @@ def main() -> None:
     manager.start_kernel()
     client = manager.client()
     cells = [cell.source for cell in nbformat.read(sys.argv[1], as_version=4).cells]
-    running = ""
+    running: set[str] = set()
+    """Requests whose end begins the next cell. A slow kernel answers after further knocks."""
 
     def knock() -> None:
-        nonlocal running
-        running = client.kernel_info()
+        running.add(client.kernel_info())
 
     def show(message: dict[str, Any]) -> None:
-        nonlocal running
         content, kind, parent = message["content"], message["msg_type"], message["parent_header"]
         if kind == "stream":
             print(content["text"], end="")
@@ -31,12 +30,13 @@ def main() -> None:
             print(content["data"]["text/plain"])
         elif kind == "error":
             print(content["ename"])
-        elif kind == "status" and content["execution_state"] == "idle" and parent["msg_id"] == running:
+        elif kind == "status" and content["execution_state"] == "idle" and parent["msg_id"] in running:
             knocking.stop()
+            running.clear()
             if not cells:
                 application.quit()
             else:
-                running = client.execute(cells.pop(0), allow_stdin=True, stop_on_error=False)
+                running.add(client.execute(cells.pop(0), allow_stdin=True, stop_on_error=False))
 
     client.start_channels()
     client.iopub_channel.message_received.connect(show)

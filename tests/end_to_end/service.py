@@ -126,7 +126,7 @@ class Service:
 
         socket = str(self.socket) if self.address.startswith("unix:") else None
         headers = {"Authorization": f"Bearer {TOKEN}"} if self._secret else {}
-        options: dict[str, Any] = {"headers": headers, "timeout": 20}
+        options: dict[str, Any] = {"headers": headers, "timeout": 60}
         base = "http://broker" if socket else self.address
         # A test may give the broker an untrusted certificate.
         transport = httpx.HTTPTransport(uds=socket, verify=False)

@@ -27,7 +27,8 @@ CLONE_NEWUSER = 0x10000000
 IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 IOPRIO_WHO_PGRP = 2
 IOPRIO_LOWEST = 2 << 13 | 7
-SECONDS = 3.0
+SECONDS = 60.0
+"""For answers. What is refused is refused at once."""
 IN_ACCESS = 1
 TRIES = 10_000
 

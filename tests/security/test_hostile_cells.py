@@ -34,7 +34,7 @@ while True:
 ORPHANS = f"""
 import os, time
 def fork_orphan():
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while True:
         try:
             return os.fork()

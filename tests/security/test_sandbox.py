@@ -22,7 +22,7 @@ from end_to_end import Kernel, Place, Service, wait_until
 from end_to_end.ports import free_port
 from end_to_end.restricted import WITHOUT_USER_NAMESPACES
 from end_to_end.root_images import make_image
-from end_to_end.service import BINARY
+from end_to_end.service import BINARY, stopped
 from end_to_end.wheels import Wheels
 
 pytestmark = pytest.mark.every_user
@@ -320,7 +320,13 @@ def run_attack(
     wait_until(lambda: not process.is_running(), "the attacker's session has ended")
     if sandbox != "none":  # the worker removes the session's folders in the background
         wait_until(lambda: not Path(file).exists(), "the attacker's file has been removed")
-    daemons = [daemon for daemon in psutil.process_iter() if str(facts["sleep"]) in command_of(daemon)]
+
+    def find_daemons() -> list[psutil.Process]:
+        return [daemon for daemon in psutil.process_iter() if str(facts["sleep"]) in command_of(daemon)]
+
+    if sandbox != "none":  # it may end slightly later than the session
+        wait_until(lambda: not find_daemons(), "the attacker's process has ended")
+    daemons = find_daemons()
     left = {"a process": bool(daemons), "a file": Path(file).exists()}
     for daemon in daemons:
         daemon.kill()
@@ -377,7 +383,9 @@ def attacker_mark(attacker: Kernel) -> str:
 def knows(process: psutil.Process, texts: list[str]) -> set[str]:
     """The texts that the memory of a process contains."""
     found = set()
-    with open(f"/proc/{process.pid}/maps") as maps, open(f"/proc/{process.pid}/mem", "rb", 0) as memory:
+    folder = Path(f"/proc/{process.pid}")
+    with stopped(process), open(folder / "maps") as maps, open(folder / "mem", "rb", 0) as memory:
+        wait_until(lambda: process.status() == psutil.STATUS_STOPPED, "its memory stays as it is")
         for line in maps:
             place, permissions, *_ = line.split()
             begin, end = (int(number, 16) for number in place.split("-"))

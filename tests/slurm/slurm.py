@@ -81,7 +81,7 @@ class Slurm:
         for process in [psutil.Process(daemon.pid), *self._processes_of_jobs(node)]:
             with suppress(psutil.Error):
                 process.kill()
-        daemon.wait(timeout=30)
+        daemon.wait(timeout=120)
 
     def give_up(self, node: str) -> None:
         """Makes Slurm give up the node, as it does itself after a silence of `SlurmdTimeout`."""
@@ -121,7 +121,7 @@ class Slurm:
         wait_until(lambda: not self.runs("squeue", "--noheader").strip(), "the jobs have ended")
         for process in reversed(self._processes.values()):
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(timeout=120)
 
     def _start(self, name: str, *command: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -156,6 +156,8 @@ class Slurm:
             "SlurmdParameters": "config_overrides",
             "MinJobAge": 2,
             "KillWait": 30,
+            # A command whose daemon answers later than this fails.
+            "MessageTimeout": 99,
             "SchedulerParameters": "sched_interval=2,bf_interval=2",
             **self._lines,
         }

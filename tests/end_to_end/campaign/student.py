@@ -10,6 +10,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
@@ -178,8 +179,7 @@ class Student(threading.Thread):
         if whole_since is None:
             return
         faults = self._stage.faults_since(began)
-        busy = min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), MOST_BUSY)
-        bound = busy * max([QUIET_BOUND_SECONDS, *(FAULTS[name].bound_seconds for name in faults)])
+        bound = busy() * max([QUIET_BOUND_SECONDS, *(FAULTS[name].bound_seconds for name in faults)])
         waited = time.monotonic() - max(began, whole_since)
         if waited > bound:
             seen = f"output {cell.so_far.outputs}, lines of Baton {cell.so_far.notices[-1:]}, reply {cell.reply}"
@@ -212,7 +212,11 @@ class Student(threading.Thread):
     def _files(self) -> dict[str, str]:
         folder = self._stage.folder(self._number)
         paths = [path for path in folder.rglob("*") if path.is_file() and not hidden(path.relative_to(folder).parts)]
-        return {str(path.relative_to(folder)): path.read_text() for path in paths}
+        found = {}
+        for path in paths:
+            with suppress(FileNotFoundError):  # a cell that is not followed any more has just removed it
+                found[str(path.relative_to(folder))] = path.read_text()
+        return found
 
     # ---- the end of a kernel
 
@@ -241,6 +245,11 @@ class Student(threading.Thread):
         self._kernel.restart()
         self._set_up()
         self._model.believe(self._files())
+
+
+def busy() -> float:
+    """The factor by which bounds grow now."""
+    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), MOST_BUSY)
 
 
 def kernels_of(proxy: psutil.Process) -> list[psutil.Process]:
