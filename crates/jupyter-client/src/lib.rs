@@ -146,9 +146,9 @@ impl Kernel {
             let request = JupyterMessage::new(KernelInfoRequest {}, None);
             self.shell.send(request).await?;
             if let Ok(answer) = timeout(ANSWER, self.shell.read()).await {
-                answer?;
+                self.process.or_its_end(answer).await?;
                 if let Ok(output) = timeout(ANSWER, self.iopub.read()).await {
-                    output?;
+                    self.process.or_its_end(output).await?;
                     return Ok(());
                 }
             }
@@ -215,13 +215,13 @@ impl Kernel {
         while reply.is_none() || !is_idle {
             tokio::select! {
                 message = self.shell.read() => {
-                    let message = message?;
+                    let message = self.process.or_its_end(message).await?;
                     if is_its(&message) && let Output::ExecuteReply(content) = message.content {
                         reply = Some(content);
                     }
                 }
                 message = self.iopub.read() => {
-                    let message = message?;
+                    let message = self.process.or_its_end(message).await?;
                     if is_its(&message) {
                         match message.content {
                             Output::Status(status) => is_idle = status.execution_state == ExecutionState::Idle,
@@ -269,6 +269,17 @@ impl Process {
         match self.child.try_wait()? {
             None => Ok(()),
             Some(status) => Err(self.ended(status)),
+        }
+    }
+
+    /// What was read. If the connection failed because the kernel has ended, the error is that end.
+    async fn or_its_end<T>(&mut self, read: Result<T, RuntimeError>) -> Result<T, ClientError> {
+        match read {
+            Ok(read) => Ok(read),
+            Err(error) => match timeout(END, self.child.wait()).await {
+                Ok(status) => Err(self.ended(status?)),
+                Err(_) => Err(error.into()),
+            },
         }
     }
 
