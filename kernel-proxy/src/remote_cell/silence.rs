@@ -7,11 +7,9 @@ use super::{
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long an interrupted cell waits for the broker's confirmation while nothing arrives: at least one retransmission
-/// on a poor network.
-const CANCEL_SILENCE: Duration = Duration::from_secs(2);
-/// How long an interrupted cell waits for a broker that has become unreachable. A connected broker returns the cell's
-/// changes however long that takes.
+/// How long an interrupted cell waits for the broker's confirmation while nothing arrives, or for a broker that has become
+/// unreachable: some retransmissions on a poor network, or a machine that has no time for the broker. Once the broker has
+/// confirmed, it returns the cell's changes however long that takes.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
@@ -28,13 +26,13 @@ impl Silence {
     /// The broker was asked to cancel the job.
     pub(super) fn cancel_sent(&mut self) {
         self.cancelling = true;
-        self.until = Some(Instant::now() + CANCEL_SILENCE);
+        self.until = Some(Instant::now() + CANCEL_PATIENCE);
     }
 
     /// Output that was sent before the confirmation still arrives.
     pub(super) fn broker_answers(&mut self) {
         if self.until.is_some() && !self.is_down() {
-            self.until = Some(Instant::now() + CANCEL_SILENCE);
+            self.until = Some(Instant::now() + CANCEL_PATIENCE);
         }
     }
 
