@@ -59,7 +59,7 @@ pub(crate) fn main(
         return match folder.read_if_any()? {
             Some(record) => {
                 let job = request.job(job, None, &record.label)?;
-                run_alone(settings, &request, &job, true, false)
+                continue_here(&folder, &request, &job)
             }
             None => array::continue_group(settings, &request, GroupId(job.0)),
         };
@@ -69,49 +69,62 @@ pub(crate) fn main(
         true => array::begin(settings, &request, &request.labels(), of.detach),
         false => {
             let job = request.job(JobId::random(), None, "")?;
-            run_alone(settings, &request, &job, false, of.detach)
+            begin(settings, &request, &job, of.detach)
         }
     }
 }
 
-/// Runs a single job.
-fn run_alone(
+/// Begins a single job, and runs it here, or leaves it to a process in the background.
+fn begin(
     settings: &Settings,
     request: &Request,
     job: &OneJob,
-    in_background: bool,
     detaches: bool,
 ) -> anyhow::Result<ExitCode> {
     let folder = RunFolder::of(&settings.state_folder, job.id);
     let loaded = Loaded::read(request)?.with(job);
-    if !in_background {
-        // Errors must appear before anything is begun.
-        check_outputs(std::slice::from_ref(job))?;
-        folder.begin(&Record::new(job, request)?)?;
-        folder.write_notebook(loaded.document())?;
-        if detaches {
-            continue_in_background(&request.command, &job.id.to_string(), folder.lock()?)?;
-            results::show_detached(job.id, job.output.as_deref(), request.json);
-            return Ok(ExitCode::SUCCESS);
-        }
+    // Errors must appear before anything is begun.
+    check_outputs(std::slice::from_ref(job))?;
+    folder.begin(&Record::new(job, request)?)?;
+    folder.write_notebook(loaded.document())?;
+    let lock = folder.lock()?;
+    if detaches {
+        continue_in_background(&request.command, &job.id.to_string(), lock)?;
+        results::show_detached(job.id, job.output.as_deref(), request.json);
+        return Ok(ExitCode::SUCCESS);
     }
-    // In the background, the process has the lock of the one that began the run.
-    let lock = match in_background {
-        true => None,
-        false => Some(folder.lock()?),
-    };
-    let runtime = crate::runtime::start(Builder::new_current_thread())?;
     let run = Run {
         request,
         job,
         loaded: &loaded,
         folder: &folder,
     };
+    let ended = run_to_end(run, false)?;
+    drop(lock);
+    results::show(job.id, job.output.as_deref(), &ended, request.json)
+}
+
+/// Continues a single job that another process began. This process has inherited its lock.
+fn continue_here(folder: &RunFolder, request: &Request, job: &OneJob) -> anyhow::Result<ExitCode> {
+    let loaded = Loaded::read(request)?.with(job);
+    let run = Run {
+        request,
+        job,
+        loaded: &loaded,
+        folder,
+    };
+    let ended = run_to_end(run, true)?;
+    results::show(job.id, job.output.as_deref(), &ended, request.json)
+}
+
+/// Runs a single job, and records its end.
+fn run_to_end(run: Run<'_>, in_background: bool) -> anyhow::Result<Ended> {
+    let folder = run.folder;
+    let runtime = crate::runtime::start(Builder::new_current_thread())?;
     let ended = runtime.block_on(run_one(run, in_background));
     let ended = ended.unwrap_or_else(|error| Ended::service_failed(format!("{error:#}")));
     folder.end(&ended, None)?;
-    drop(lock);
-    results::show(job.id, job.output.as_deref(), &ended, request.json)
+    Ok(ended)
 }
 
 /// Starts this program again with the same arguments, to continue what was begun.

@@ -176,7 +176,7 @@ pub(super) fn main(
     }
     errln!("The variables of this run are not kept: all of it runs again");
     let job = request.job(JobId::random(), None, &record.label)?;
-    super::run_alone(settings, &request, &job, false, detaches)
+    super::begin(settings, &request, &job, detaches)
 }
 
 /// Runs the jobs that did not succeed again, as a group of their own.
