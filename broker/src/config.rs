@@ -34,8 +34,8 @@ pub struct Config {
     /// Options of the object store.
     pub object_options: ObjectOptions,
     /// The folder of the chunks.
-    pub blobs: PathBuf,
-    pub blob_limit_bytes: u64,
+    pub chunks_folder: PathBuf,
+    pub chunks_limit_bytes: u64,
     /// How much of that one person may use.
     pub person_limit_bytes: Option<u64>,
     /// The most output of one open job that is stored. The oldest above it is deleted.
@@ -87,7 +87,7 @@ pub struct Config {
 
 impl Config {
     #[must_use]
-    pub fn new(listen: Listen, database: impl Into<Database>, blobs: PathBuf) -> Self {
+    pub fn new(listen: Listen, database: impl Into<Database>, chunks_folder: PathBuf) -> Self {
         Self {
             listen,
             tls: None,
@@ -98,8 +98,8 @@ impl Config {
             advertise: None,
             chunk_place: ChunkPlace::Folder,
             object_options: ObjectOptions::default(),
-            blobs: blobs.clone(),
-            blob_limit_bytes: 64 << 30,
+            chunks_folder: chunks_folder.clone(),
+            chunks_limit_bytes: 64 << 30,
             person_limit_bytes: None,
             output_limit_bytes: 256 << 20,
             url_prefix: None,
@@ -113,7 +113,7 @@ impl Config {
             hub: None,
             courses: None,
             pools: Vec::new(),
-            pool_tokens: blobs.with_file_name("pools"),
+            pool_tokens: chunks_folder.with_file_name("pools"),
             worker_grace: Duration::from_secs(5),
             proxy_grace: Duration::from_secs(5),
             silent_proxy_grace: Duration::from_secs(30),

@@ -11,6 +11,7 @@ mod buckets;
 mod chunk_store;
 mod clock;
 mod config;
+mod desired_workers;
 mod engine;
 mod forward;
 mod hub;
@@ -26,7 +27,6 @@ mod past;
 mod people;
 mod pools;
 mod quota;
-mod scale;
 mod screen;
 mod sign_ins;
 mod start;
@@ -114,7 +114,7 @@ pub async fn run(
     };
     let connections = shared.connections.clone();
     let engine = base.engine(&config, &shared, events, own_address);
-    let terms = sweep::Terms {
+    let retention = sweep::Retention {
         chunks: config.chunk_retention,
         jobs: config.job_retention,
     };
@@ -129,7 +129,7 @@ pub async fn run(
         () = keep(people.as_deref()) => Ok(()),
         () = courses.keep() => Ok(()),
         () = count_chunks(chunks.clone(), leadership.subscribe()) => Ok(()),
-        () = sweep::run(store.clone(), chunks, terms, inbox.clone()) => Ok(()),
+        () = sweep::run(store.clone(), chunks, retention, inbox.clone()) => Ok(()),
         () = store.maintain() => Ok(()),
         () = minutes::run(inbox, store.clone()) => Ok(()),
         () = pools::run(pool_runner) => Ok(()),

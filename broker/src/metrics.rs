@@ -6,7 +6,7 @@
 //! **Invariant:** labels are states, outcomes, states of workers, pools, courses of the file, and
 //! GPUs of connected workers. They never name people or jobs.
 
-use crate::scale;
+use crate::desired_workers::desired_workers;
 use baton_broker_queue::{Overview, Phase, WorkerView, Write};
 use baton_protocol::{
     Outcome,
@@ -201,7 +201,7 @@ impl Present {
             (labels("state", name), jobs.count() as u64)
         });
         self.gauge("jobs", "Unfinished cells by state", jobs);
-        let desired = scale::desired_workers(present);
+        let desired = desired_workers(present);
         self.gauge(
             "desired_workers",
             "Number of workers that would start all waiting cells within a minute",

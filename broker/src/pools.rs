@@ -16,9 +16,9 @@ mod batch;
 mod batch_system;
 mod command;
 mod external;
-mod known;
 mod lessons;
-mod life;
+mod managed_pool;
+mod managed_worker;
 mod offers;
 mod runner;
 mod settings;
@@ -33,7 +33,7 @@ pub(crate) use tokens::PREFIX as TOKEN_PREFIX;
 
 use baton_broker_queue::NotDone;
 use baton_protocol::api::{JoinPool, Joined, Pool, PoolTest};
-use baton_scheduling::pools::Terms;
+use baton_scheduling::pools::Scaling;
 use settings::{Commands, Provider};
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -54,7 +54,7 @@ pub(crate) enum Request {
 #[derive(Clone)]
 pub(crate) struct Pools {
     pub(crate) names: Arc<[String]>,
-    pub(crate) terms: Arc<[Terms]>,
+    pub(crate) scaling: Arc<[Scaling]>,
     pub(crate) lessons: Lessons,
     /// Empty until the desired number of workers is known for each pool.
     pub(crate) status: watch::Receiver<Arc<Vec<Pool>>>,

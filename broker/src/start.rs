@@ -56,7 +56,7 @@ impl Base {
         let lessons = pools::Lessons::default();
         let pools = Pools {
             names: config.pools.iter().map(|pool| pool.name.clone()).collect(),
-            terms: config.pools.iter().map(|pool| pool.terms).collect(),
+            scaling: config.pools.iter().map(|pool| pool.scaling).collect(),
             lessons: lessons.clone(),
             status: status.subscribe(),
             requests,
@@ -149,7 +149,7 @@ pub(crate) async fn open_store(config: &Config) -> anyhow::Result<Store> {
 }
 
 pub(crate) async fn open_chunks(config: &Config) -> anyhow::Result<ChunkStore> {
-    let limit = config.blob_limit_bytes;
+    let limit = config.chunks_limit_bytes;
     match &config.chunk_place {
         ChunkPlace::Objects(address) => {
             let objects = Objects::open(
@@ -167,12 +167,16 @@ pub(crate) async fn open_chunks(config: &Config) -> anyhow::Result<ChunkStore> {
             Ok(ChunkStore::Objects(Arc::new(objects)))
         }
         ChunkPlace::Folder => {
-            let blobs = config.blobs.clone();
-            let chunks = tokio::task::spawn_blocking(move || ChunkDirectory::open(blobs, limit))
-                .await?
-                .with_context(|| {
-                    format!("Failed to open the chunks in {}", config.blobs.display())
-                })?;
+            let chunks_folder = config.chunks_folder.clone();
+            let chunks =
+                tokio::task::spawn_blocking(move || ChunkDirectory::open(chunks_folder, limit))
+                    .await?
+                    .with_context(|| {
+                        format!(
+                            "Failed to open the chunks in {}",
+                            config.chunks_folder.display()
+                        )
+                    })?;
             Ok(ChunkStore::Folder(Arc::new(chunks)))
         }
     }

@@ -34,7 +34,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
 const OUTPUTS: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Terms {
+pub(crate) struct Retention {
     pub(crate) chunks: Duration,
     pub(crate) jobs: Duration,
 }
@@ -51,11 +51,11 @@ pub(crate) struct Swept {
 pub(crate) async fn run(
     store: Store,
     chunks: ChunkStore,
-    terms: Terms,
+    retention: Retention,
     inbox: mpsc::Sender<Event>,
 ) {
     tokio::join!(
-        sweep_regularly(&store, &chunks, terms, inbox),
+        sweep_regularly(&store, &chunks, retention, inbox),
         look_regularly(&store, &chunks)
     );
 }
@@ -63,7 +63,7 @@ pub(crate) async fn run(
 async fn sweep_regularly(
     store: &Store,
     chunks: &ChunkStore,
-    terms: Terms,
+    retention: Retention,
     inbox: mpsc::Sender<Event>,
 ) {
     let started_ms = unix_ms();
@@ -84,7 +84,7 @@ async fn sweep_regularly(
         if !clock.is_believed(now_ms, Instant::now()) {
             continue;
         }
-        let swept = round(store, chunks, terms, &mut adopted, now_ms).await;
+        let swept = round(store, chunks, retention, &mut adopted, now_ms).await;
         if !swept.jobs.is_empty() {
             // The engine ends only with the broker.
             let _ = inbox.send(Event::JobsDeleted(swept.jobs)).await;
@@ -168,7 +168,7 @@ pub(crate) async fn check_uploads(store: &Store, objects: &Objects) -> anyhow::R
 pub(crate) async fn round(
     store: &Store,
     chunks: &ChunkStore,
-    terms: Terms,
+    retention: Retention,
     adopted: &mut bool,
     now_ms: i64,
 ) -> Swept {
@@ -187,7 +187,7 @@ pub(crate) async fn round(
     {
         tracing::error!("Failed to look at the uploads that are under way: {error:#}");
     }
-    let swept = sweep(store, chunks, terms, now_ms).await;
+    let swept = sweep(store, chunks, retention, now_ms).await;
     match &swept {
         Ok(Swept { chunks: 0, .. }) | Err(StoreError::NotLeader) => {}
         Ok(Swept { chunks, .. }) => {
@@ -217,15 +217,15 @@ pub(crate) async fn adopt(store: &Store, chunks: &ChunkStore, now_ms: i64) -> an
 pub(crate) async fn sweep(
     store: &Store,
     chunks: &ChunkStore,
-    terms: Terms,
+    retention: Retention,
     now_ms: i64,
 ) -> Result<Swept, StoreError> {
     store.check_leadership().await?;
-    let outputs = terms.jobs.min(OUTPUTS);
+    let outputs = retention.jobs.min(OUTPUTS);
     let jobs = store.jobs();
     jobs.delete_old_outputs(before(now_ms, outputs)).await?;
-    let jobs = jobs.delete_old(before(now_ms, terms.jobs)).await?;
-    let chunks = sweep_chunks(store, chunks, before(now_ms, terms.chunks)).await?;
+    let jobs = jobs.delete_old(before(now_ms, retention.jobs)).await?;
+    let chunks = sweep_chunks(store, chunks, before(now_ms, retention.chunks)).await?;
     Ok(Swept { chunks, jobs })
 }
 

@@ -13,7 +13,7 @@ use baton_plan::{Effort, Rates, fit, lesson_slots, p99_wait, seconds};
 use baton_protocol::api::{
     History, LessonDate, LessonOutlook, LessonWait, PastCell, PastLesson, Pool,
 };
-use baton_scheduling::pools::{Kind, Terms};
+use baton_scheduling::pools::{Kind, Scaling};
 use std::collections::BTreeSet;
 use tokio::task::spawn_blocking;
 
@@ -132,20 +132,20 @@ pub(crate) fn slots(lesson: &ComingLesson, pools: &[Pool]) -> (u32, u32) {
     (of_others + now.sum::<u32>(), of_others + later.sum::<u32>())
 }
 
-/// The terms on which pools get workers for lessons. Whether they start in time does not matter here.
-pub(crate) fn kinds(pools: &[Pool], terms: &[Terms]) -> Vec<(Terms, Kind)> {
-    let kind = |(pool, terms): (&Pool, &Terms)| {
-        let terms = match pool.paused {
-            true => terms.while_paused(pool.up),
-            false => *terms,
+/// How far each pool may scale for lessons, and with which workers. Whether they start in time does not matter here.
+pub(crate) fn kinds(pools: &[Pool], scaling: &[Scaling]) -> Vec<(Scaling, Kind)> {
+    let kind = |(pool, scaling): (&Pool, &Scaling)| {
+        let scaling = match pool.paused {
+            true => scaling.while_paused(pool.up),
+            false => *scaling,
         };
         let kind = Kind {
             slots: pool.slots,
             start_ms: 0,
         };
-        (terms, kind)
+        (scaling, kind)
     };
-    pools.iter().zip(terms).map(kind).collect()
+    pools.iter().zip(scaling).map(kind).collect()
 }
 
 /// This week's occurrences.

@@ -28,7 +28,7 @@ pub fn simulated_lesson(fleet: &Fleet, seconds: f64, runs: Runs) -> FleetAnswer 
                 execution: 1.0 / run.mean(),
                 ..Rates::USUAL
             };
-            let within_ms = pool.terms.target_wait_ms;
+            let within_ms = pool.scaling.target_wait_ms;
             lesson_slots(&rates, *people, within_ms as f64 / 1e3)
         }
         // A past is not planned, and no pool can be ready for people whose cells it cannot run.

@@ -34,7 +34,7 @@ mod solve;
 pub mod states;
 mod wait;
 
-pub use baton_scheduling::pools::Terms as PoolTerms;
+pub use baton_scheduling::pools::Scaling as PoolScaling;
 pub use baton_scheduling::queue::{Declared, Seen, Survival};
 
 pub use answer::Answer;

@@ -33,7 +33,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     config.behind_tls_proxy = settings.broker_behind_tls_proxy;
     config.ca_file = settings.ca_file.clone();
     config.advertise = settings.broker_advertise.clone().map(|address| address.0);
-    config.blob_limit_bytes = settings.broker_chunk_limit.bytes;
+    config.chunks_limit_bytes = settings.broker_chunk_limit.bytes;
     config.person_limit_bytes = Some(settings.broker_person_chunk_limit.bytes);
     config.output_limit_bytes = settings.broker_output_limit.bytes;
     config.requests_a_second = settings.broker_request_rate;

@@ -77,7 +77,7 @@ pub(crate) fn main(
         state_folder.join("broker.db"),
         state_folder.join("chunks"),
     );
-    broker.blob_limit_bytes = settings.broker_chunk_limit.bytes;
+    broker.chunks_limit_bytes = settings.broker_chunk_limit.bytes;
     broker.token = Some(token.clone());
     broker.activity = Some(activity);
     let place = folder.worker(settings.worker_name.as_deref())?;

@@ -1,9 +1,9 @@
 //! Pools whose workers are jobs of a batch system.
 //!
 //! In: the number of workers to start, and the states of jobs. Out: jobs, each with a token for its
-//! worker, and the ends of lives.
+//! worker, and the records of workers that have ended.
 
-use super::{batch_system::BatchSystem, command::JobState, known::Known, tokens};
+use super::{batch_system::BatchSystem, command::JobState, managed_pool::ManagedPool, tokens};
 use crate::{clock::unix_ms, words};
 use baton_broker_store::{PoolWorkerRow, StoreError};
 use tokio::time::Instant;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 /// Requests so many more workers, until too many requests have failed.
 pub(super) async fn start(
     system: BatchSystem<'_>,
-    pool: &mut Known,
+    pool: &mut ManagedPool,
     count: u32,
 ) -> Result<(), StoreError> {
     for _ in 0..count {
@@ -24,16 +24,19 @@ pub(super) async fn start(
 }
 
 /// Asks about the jobs whose workers are not connected.
-pub(super) async fn check(system: BatchSystem<'_>, pool: &mut Known) -> Result<(), StoreError> {
+pub(super) async fn check(
+    system: BatchSystem<'_>,
+    pool: &mut ManagedPool,
+) -> Result<(), StoreError> {
     for name in pool.names() {
-        let Some(life) = pool
-            .life(&name)
-            .filter(|life| life.is_due(system.check_every()))
+        let Some(worker) = pool
+            .worker(&name)
+            .filter(|worker| worker.is_due(system.check_every()))
         else {
             continue;
         };
-        life.checked = Some(Instant::now());
-        let Some(job) = life.row.job.clone() else {
+        worker.checked = Some(Instant::now());
+        let Some(job) = worker.row.job.clone() else {
             find_job(system, pool, &name).await?;
             continue;
         };
@@ -53,15 +56,15 @@ pub(super) async fn check(system: BatchSystem<'_>, pool: &mut Known) -> Result<(
     Ok(())
 }
 
-/// Cancels the job of a worker that could not work, and ends the life. If the job cannot be cancelled, [`check`] tries
+/// Cancels the job of a worker that could not work, and records its end. If the job cannot be cancelled, [`check`] tries
 /// it again.
 pub(super) async fn cancel(
     system: BatchSystem<'_>,
-    pool: &mut Known,
+    pool: &mut ManagedPool,
     name: &str,
     why: String,
 ) -> Result<(), StoreError> {
-    let job = pool.life(name).and_then(|life| life.row.job.clone());
+    let job = pool.worker(name).and_then(|worker| worker.row.job.clone());
     if let Some(job) = job
         && let Err(answer) = system.cancel(&job, name).await
     {
@@ -74,7 +77,7 @@ pub(super) async fn cancel(
     end(system, pool, name, Some(why)).await
 }
 
-async fn submit(system: BatchSystem<'_>, pool: &mut Known) -> Result<(), StoreError> {
+async fn submit(system: BatchSystem<'_>, pool: &mut ManagedPool) -> Result<(), StoreError> {
     let name = pool.new_name();
     let (token_file, token_hash) = match tokens::create(system.token_folder, &name) {
         Ok(created) => created,
@@ -105,13 +108,17 @@ async fn submit(system: BatchSystem<'_>, pool: &mut Known) -> Result<(), StoreEr
 }
 
 /// The broker ended while it submitted this worker's job.
-async fn find_job(system: BatchSystem<'_>, pool: &mut Known, name: &str) -> Result<(), StoreError> {
+async fn find_job(
+    system: BatchSystem<'_>,
+    pool: &mut ManagedPool,
+    name: &str,
+) -> Result<(), StoreError> {
     let start_limit = pool.settings.start_limit;
     if let Some(job) = system.find(name).await {
         pool.set_job(name, job).await
     } else if pool
-        .life(name)
-        .is_some_and(|life| life.is_late(start_limit))
+        .worker(name)
+        .is_some_and(|worker| worker.is_late(start_limit))
     {
         end(system, pool, name, None).await
     } else {
@@ -122,16 +129,16 @@ async fn find_job(system: BatchSystem<'_>, pool: &mut Known, name: &str) -> Resu
 /// Records the state of a job and acts on it.
 async fn follow(
     system: BatchSystem<'_>,
-    pool: &mut Known,
+    pool: &mut ManagedPool,
     (name, job): (&str, &str),
     (state, answer): (JobState, String),
 ) -> Result<(), StoreError> {
     let start_limit = pool.settings.start_limit;
-    let Some(life) = pool.life(name) else {
+    let Some(worker) = pool.worker(name) else {
         return Ok(());
     };
-    life.state = state;
-    if life.uncancelled {
+    worker.state = state;
+    if worker.uncancelled {
         return match state == JobState::Gone || system.cancel(job, name).await.is_ok() {
             true => end(system, pool, name, None).await,
             false => Ok(()),
@@ -139,19 +146,19 @@ async fn follow(
     }
     match state {
         JobState::Gone => {
-            let failed = match life.is_pending() {
+            let failed = match worker.is_pending() {
                 true => Some(format!(
                     "Job {job} ended before its worker had connected ({answer})"
                 )),
-                false => life.failing(),
+                false => worker.failing(),
             };
             end(system, pool, name, failed).await
         }
         JobState::Pending => {
-            life.missing_since = None;
+            worker.missing_since = None;
             // A requeued job starts a new process.
-            life.draining = false;
-            life.expected_ms = system.expected(job, name).await;
+            worker.draining = false;
+            worker.expected_ms = system.expected(job, name).await;
             Ok(())
         }
         JobState::Failed => {
@@ -159,8 +166,8 @@ async fn follow(
             cancel(system, pool, name, why).await
         }
         JobState::Running | JobState::Unknown => {
-            life.expected_ms = None;
-            if !(life.is_late(start_limit) && life.is_pending()) {
+            worker.expected_ms = None;
+            if !(worker.is_late(start_limit) && worker.is_pending()) {
                 return Ok(());
             }
             let limit = u64::try_from(start_limit.as_millis()).unwrap_or(u64::MAX);
@@ -171,10 +178,10 @@ async fn follow(
     }
 }
 
-/// Ends a life, and deletes the file with its token.
+/// Records the end of a worker, and deletes the file with its token.
 async fn end(
     system: BatchSystem<'_>,
-    pool: &mut Known,
+    pool: &mut ManagedPool,
     name: &str,
     failed: Option<String>,
 ) -> Result<(), StoreError> {

@@ -3,7 +3,7 @@
 use super::{
     Commands,
     command::{self, CommandError, JobState, Said, job_state},
-    known::Known,
+    managed_pool::ManagedPool,
     template::{Template, quoted},
     tokens,
 };
@@ -47,12 +47,12 @@ impl<'runner> BatchSystem<'runner> {
     /// The batch system's answer, if there is no job.
     pub(super) async fn submit(
         self,
-        pool: &Known,
+        pool: &ManagedPool,
         name: &str,
         token_file: &Path,
     ) -> Result<String, String> {
         let arguments = self.submit_arguments(pool, name, token_file);
-        let said = command::run(&arguments, &self.commands.terms).await;
+        let said = command::run(&arguments, &self.commands.options).await;
         match &said {
             Ok(said) if said.succeeded => job_id(&said.output)
                 .ok_or_else(|| "The submit command printed no job id".to_owned()),
@@ -64,7 +64,9 @@ impl<'runner> BatchSystem<'runner> {
     pub(super) async fn find(self, name: &str) -> Option<String> {
         let arguments = self.commands.find.as_ref()?;
         let arguments = arguments.arguments(&[("name", name)], &[]);
-        let said = command::run(&arguments, &self.commands.terms).await.ok()?;
+        let said = command::run(&arguments, &self.commands.options)
+            .await
+            .ok()?;
         job_id(&said.output).filter(|_| said.succeeded)
     }
 
@@ -91,7 +93,7 @@ impl<'runner> BatchSystem<'runner> {
     }
 
     /// The commands that would be run, and whether each program exists.
-    pub(super) fn test(self, pool: &Known) -> PoolTest {
+    pub(super) fn test(self, pool: &ManagedPool) -> PoolTest {
         let name = format!("{}-test", pool.settings.name);
         let file = tokens::file(self.token_folder, &name);
         let values = [("id", "12345"), ("name", name.as_str())];
@@ -118,7 +120,7 @@ impl<'runner> BatchSystem<'runner> {
     }
 
     /// The command that submits a worker with this name.
-    fn submit_arguments(self, pool: &Known, name: &str, token_file: &Path) -> Vec<String> {
+    fn submit_arguments(self, pool: &ManagedPool, name: &str, token_file: &Path) -> Vec<String> {
         let walltime = self.commands.walltime.as_secs();
         let clock = format!(
             "{:02}:{:02}:{:02}",
@@ -138,7 +140,7 @@ impl<'runner> BatchSystem<'runner> {
     }
 
     /// The command that starts this worker.
-    fn worker_arguments(self, pool: &Known, name: &str, token_file: &Path) -> Vec<String> {
+    fn worker_arguments(self, pool: &ManagedPool, name: &str, token_file: &Path) -> Vec<String> {
         let mut worker = match &self.commands.worker {
             Some(template) => template.arguments(&[], &[]),
             None => vec![own_program(), "worker".to_owned()],
@@ -155,8 +157,8 @@ impl<'runner> BatchSystem<'runner> {
         for (option, value) in options {
             worker.extend([option.to_owned(), value]);
         }
-        let mut lives = pool.lives.iter();
-        let is_kept = lives.any(|life| life.row.name == name && life.row.kept);
+        let mut workers = pool.workers.iter();
+        let is_kept = workers.any(|worker| worker.row.name == name && worker.row.kept);
         if let Some(idle_ms) = pool.idle_ms().filter(|_| !is_kept) {
             worker.extend(["--idle-exit".to_owned(), format!("{idle_ms}ms")]);
         }
@@ -166,7 +168,7 @@ impl<'runner> BatchSystem<'runner> {
     /// Runs a command about a job.
     async fn ask(self, template: &Template, job: &str, name: &str) -> Result<Said, CommandError> {
         let arguments = template.arguments(&[("id", job), ("name", name)], &[]);
-        command::run(&arguments, &self.commands.terms).await
+        command::run(&arguments, &self.commands.options).await
     }
 }
 

@@ -18,7 +18,7 @@ const INHERITED: [&str; 10] = [
 ];
 /// How the commands of a pool are run.
 #[derive(Debug, Clone)]
-pub(crate) struct Terms {
+pub(crate) struct CommandOptions {
     /// The time limit of one command.
     pub(crate) limit: Duration,
     /// Further variables that they get.
@@ -48,13 +48,16 @@ pub(crate) enum CommandError {
 }
 
 /// Runs `arguments`, whose first element is the program.
-pub(crate) async fn run(arguments: &[String], terms: &Terms) -> Result<Said, CommandError> {
+pub(crate) async fn run(
+    arguments: &[String],
+    options: &CommandOptions,
+) -> Result<Said, CommandError> {
     let (program, rest) = arguments
         .split_first()
         .map_or(("", &[][..]), |(first, rest)| (first, rest));
     let known = INHERITED
         .into_iter()
-        .chain(terms.environment.iter().map(String::as_str))
+        .chain(options.environment.iter().map(String::as_str))
         .filter_map(|name| Some((name, std::env::var_os(name)?)));
     // Slurm writes the output of jobs into a file in the current folder.
     let folder = std::env::var_os("HOME").unwrap_or_else(|| "/".into());
@@ -67,7 +70,7 @@ pub(crate) async fn run(arguments: &[String], terms: &Terms) -> Result<Said, Com
         .stdin(Stdio::null())
         .kill_on_drop(true);
     let program = || program.to_owned();
-    let output = match timeout(terms.limit, command.output()).await {
+    let output = match timeout(options.limit, command.output()).await {
         Ok(Ok(output)) => output,
         Ok(Err(source)) => {
             return Err(CommandError::Start {
@@ -78,7 +81,7 @@ pub(crate) async fn run(arguments: &[String], terms: &Terms) -> Result<Said, Com
         Err(_) => {
             return Err(CommandError::Slow {
                 program: program(),
-                after: terms.limit,
+                after: options.limit,
             });
         }
     };
@@ -194,15 +197,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_command_is_no_shell_and_sees_no_secret() {
-        let mut terms = Terms {
+        let mut options = CommandOptions {
             limit: Duration::from_secs(60),
             environment: Vec::new(),
         };
-        let said = run(&words(&["printf", "%s", "$HOME; x"]), &terms)
+        let said = run(&words(&["printf", "%s", "$HOME; x"]), &options)
             .await
             .unwrap();
         assert_eq!(said.output, "$HOME; x");
-        let said = run(&words(&["env"]), &terms).await.unwrap();
+        let said = run(&words(&["env"]), &options).await.unwrap();
         let names = said
             .output
             .lines()
@@ -210,18 +213,20 @@ mod tests {
         for name in names {
             assert!(INHERITED.contains(&name), "{name}");
         }
-        let failed = run(&words(&["ls", "/nowhere"]), &terms).await.unwrap();
+        let failed = run(&words(&["ls", "/nowhere"]), &options).await.unwrap();
         assert!(
             !failed.succeeded && failed.words.starts_with("ls: "),
             "{failed:?}"
         );
-        let missing = run(&words(&["/nowhere/sbatch"]), &terms).await.unwrap_err();
+        let missing = run(&words(&["/nowhere/sbatch"]), &options)
+            .await
+            .unwrap_err();
         assert!(missing.to_string().contains("could not be started"));
-        terms.environment.push("CARGO_PKG_NAME".to_owned());
-        let said = run(&words(&["printenv", "CARGO_PKG_NAME"]), &terms).await;
+        options.environment.push("CARGO_PKG_NAME".to_owned());
+        let said = run(&words(&["printenv", "CARGO_PKG_NAME"]), &options).await;
         assert_eq!(said.unwrap().output, "baton-broker");
-        terms.limit = Duration::from_millis(10);
-        let slow = run(&words(&["sleep", "600"]), &terms).await;
+        options.limit = Duration::from_millis(10);
+        let slow = run(&words(&["sleep", "600"]), &options).await;
         assert!(matches!(slow, Err(CommandError::Slow { .. })));
     }
 

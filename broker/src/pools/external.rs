@@ -1,12 +1,12 @@
 //! Pools whose workers are started by something else, such as an autoscaler that reads the desired number.
 //!
 //! In: workers that join. Out: a token for each, valid only for this worker, and the number of
-//! missing workers. A worker that has joined becomes a life like any other, so it is treated alike
+//! missing workers. A worker that has joined is a worker like any other, so it is treated alike
 //! in placing, estimates and pages.
 //!
 //! **Invariant:** nothing here starts or ends a worker.
 
-use super::{known::Known, life::Life, tokens};
+use super::{managed_pool::ManagedPool, managed_worker::ManagedWorker, tokens};
 use crate::people::hash_of;
 use baton_broker_queue::NotDone;
 use baton_broker_store::{PoolWorkerRow, StoreError};
@@ -22,11 +22,11 @@ const LOST_AFTER: Duration = Duration::from_secs(30 * 60);
 const LEFT_AFTER: Duration = Duration::from_secs(60);
 
 /// Limits the rows of workers that join and die.
-const MOST_LIVES: usize = 16;
+const MOST_RECORDS: usize = 16;
 
 /// Gives a worker a name and a token.
 pub(super) async fn join(
-    pool: &mut Known,
+    pool: &mut ManagedPool,
     join: JoinPool,
 ) -> Result<Result<Joined, NotDone>, StoreError> {
     let called = join.called.filter(|called| is_name(called));
@@ -35,7 +35,7 @@ pub(super) async fn join(
     if is_full(pool) {
         return Ok(Err(NotDone::PoolFull {
             pool: settings.name.clone(),
-            max: settings.terms.max,
+            max: settings.scaling.max,
         }));
     }
     let (name, token) = (pool.new_name(), tokens::random());
@@ -67,38 +67,42 @@ pub(super) async fn join(
 }
 
 /// Records how many workers are wanted, and how many of them have not joined.
-pub(super) fn ask(pool: &mut Known, wanted: u32) {
+pub(super) fn ask(pool: &mut ManagedPool, wanted: u32) {
     let up = pool.up();
     pool.wanted = match pool.is_paused() {
         true => wanted.min(up),
         false => wanted,
     };
-    let joining = pool.lives.iter().filter(|life| life.is_pending()).count();
+    let joining = pool
+        .workers
+        .iter()
+        .filter(|worker| worker.is_pending())
+        .count();
     let missing = pool.wanted.saturating_sub(up) as usize;
     pool.asked
         .set(missing.saturating_sub(joining), &pool.settings);
 }
 
-/// Ends the lives of workers that are gone. Nothing else reports their end.
-pub(super) async fn check(pool: &mut Known) -> Result<(), StoreError> {
+/// Records the ends of workers that are gone. Nothing else reports them.
+pub(super) async fn check(pool: &mut ManagedPool) -> Result<(), StoreError> {
     let start_limit = pool.settings.start_limit;
     for name in pool.names() {
-        if pool.life(&name).is_some_and(|life| !life.connected) {
+        if pool.worker(&name).is_some_and(|worker| !worker.connected) {
             pool.see_past(&name).await?;
         }
     }
     let mut gone = Vec::new();
-    for life in pool.lives.iter_mut().filter(|life| !life.connected) {
-        let came = !life.is_pending();
-        let limit = match (came, life.draining) {
+    for worker in pool.workers.iter_mut().filter(|worker| !worker.connected) {
+        let came = !worker.is_pending();
+        let limit = match (came, worker.draining) {
             (false, _) => start_limit.min(CONNECTS_WITHIN),
             (true, true) => LEFT_AFTER,
             (true, false) => LOST_AFTER,
         };
-        if life.is_late(limit) {
-            let called = life.row.job.as_deref().unwrap_or(&life.row.name);
+        if worker.is_late(limit) {
+            let called = worker.row.job.as_deref().unwrap_or(&worker.row.name);
             let why = format!("{called} joined but did not connect");
-            gone.push((life.row.name.clone(), (!came).then_some(why)));
+            gone.push((worker.row.name.clone(), (!came).then_some(why)));
         }
     }
     for (name, why) in gone {
@@ -109,13 +113,14 @@ pub(super) async fn check(pool: &mut Known) -> Result<(), StoreError> {
 
 /// Names of machines are unique, so if one joins again, it was started anew. If its former worker
 /// has never connected, that one is ended. A worker that has connected may reconnect.
-async fn end_former(pool: &mut Known, called: Option<&str>) -> Result<(), StoreError> {
+async fn end_former(pool: &mut ManagedPool, called: Option<&str>) -> Result<(), StoreError> {
     let Some(called) = called else {
         return Ok(());
     };
-    let is_former = |life: &&Life| life.is_pending() && life.row.job.as_deref() == Some(called);
-    let former = pool.lives.iter().filter(is_former);
-    let former: Vec<String> = former.map(|life| life.row.name.clone()).collect();
+    let is_former =
+        |worker: &&ManagedWorker| worker.is_pending() && worker.row.job.as_deref() == Some(called);
+    let former = pool.workers.iter().filter(is_former);
+    let former: Vec<String> = former.map(|worker| worker.row.name.clone()).collect();
     for name in former {
         let why = format!("{called} joined but ended before it connected");
         pool.end(&name, Some(why)).await?;
@@ -124,14 +129,14 @@ async fn end_former(pool: &mut Known, called: Option<&str>) -> Result<(), StoreE
 }
 
 /// Whether the pool has all of its workers. Those that are gone or leaving do not count, so others may replace them.
-fn is_full(pool: &Known) -> bool {
-    let most = pool.settings.terms.max as usize;
-    let is_there = |life: &&Life| {
-        let is_here = life.connected || life.is_pending();
-        is_here && !life.draining && !life.failure_counted
+fn is_full(pool: &ManagedPool) -> bool {
+    let most = pool.settings.scaling.max as usize;
+    let is_there = |worker: &&ManagedWorker| {
+        let is_here = worker.connected || worker.is_pending();
+        is_here && !worker.draining && !worker.failure_counted
     };
-    pool.lives.iter().filter(is_there).count() >= most
-        || pool.lives.len() >= most.saturating_mul(4).saturating_add(MOST_LIVES)
+    pool.workers.iter().filter(is_there).count() >= most
+        || pool.workers.len() >= most.saturating_mul(4).saturating_add(MOST_RECORDS)
 }
 
 /// A name as in Kubernetes and batch systems. It is shown on pages and in logs.

@@ -1,10 +1,10 @@
 //! Workers for lessons: how many slots the people of a course need, and which workers stay for them.
 
-use super::known::Known;
+use super::managed_pool::ManagedPool;
 use crate::timetable;
 use baton_broker_queue::pools::ComingLesson;
 use baton_broker_store::{Store, StoreError};
-use baton_scheduling::pools::{Floor, Lesson, Terms};
+use baton_scheduling::pools::{Floor, Lesson, Scaling};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
@@ -30,7 +30,7 @@ impl Lessons {
         &self,
         store: &Store,
         coming: &[ComingLesson],
-        pools: &[Terms],
+        pools: &[Scaling],
         now_ms: i64,
     ) -> Result<Vec<Lesson>, StoreError> {
         let mut lessons = Vec::with_capacity(coming.len());
@@ -38,8 +38,8 @@ impl Lessons {
             let first = lesson.pools.first().and_then(|first| pools.get(*first));
             lessons.push(Lesson {
                 slots: match first {
-                    Some(terms) => {
-                        self.slots(store, lesson, terms.target_wait_ms, now_ms)
+                    Some(scaling) => {
+                        self.slots(store, lesson, scaling.target_wait_ms, now_ms)
                             .await?
                     }
                     None => 0,
@@ -86,15 +86,15 @@ impl Lessons {
 }
 
 /// Which workers stay for the lessons: as many as the floor of their pool, in the order of their requests.
-pub(super) fn stays(pools: &[Known], floors: &[Floor]) -> HashMap<String, i64> {
+pub(super) fn stays(pools: &[ManagedPool], floors: &[Floor]) -> HashMap<String, i64> {
     let mut stays = HashMap::new();
     for (pool, floor) in pools.iter().zip(floors) {
         let staying = pool
-            .lives
+            .workers
             .iter()
-            .filter(|life| life.is_up() || life.is_pending());
-        for life in staying.take(floor.workers as usize) {
-            stays.insert(life.row.name.clone(), floor.until_ms);
+            .filter(|worker| worker.is_up() || worker.is_pending());
+        for worker in staying.take(floor.workers as usize) {
+            stays.insert(worker.row.name.clone(), floor.until_ms);
         }
     }
     stays

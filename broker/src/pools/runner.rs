@@ -4,8 +4,8 @@ use super::{
     PoolSettings, Provider, Request, batch,
     batch_system::BatchSystem,
     external,
-    known::Known,
     lessons::{self, Lessons},
+    managed_pool::ManagedPool,
 };
 use crate::{
     clock::unix_ms,
@@ -17,7 +17,7 @@ use baton_broker_queue::{
 };
 use baton_broker_store::{Store, StoreError};
 use baton_protocol::api::{Pool, PoolTest};
-use baton_scheduling::pools::{self, Floor, Terms};
+use baton_scheduling::pools::{self, Floor, Scaling};
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -50,7 +50,7 @@ pub(crate) async fn run(mut runner: Runner) {
     }
     let mut ticks = tokio::time::interval(pools::LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut known: Option<Vec<Known>> = None;
+    let mut known: Option<Vec<ManagedPool>> = None;
     loop {
         let leads = *runner.leadership.borrow() == Leadership::Leader;
         let request = tokio::select! {
@@ -72,7 +72,7 @@ pub(crate) async fn run(mut runner: Runner) {
 impl Runner {
     async fn turn(
         &mut self,
-        known: &mut Option<Vec<Known>>,
+        known: &mut Option<Vec<ManagedPool>>,
         request: Option<Request>,
     ) -> Result<(), StoreError> {
         let mut pools = match known.take() {
@@ -96,11 +96,11 @@ impl Runner {
         Ok(())
     }
 
-    async fn load(&self) -> Result<Vec<Known>, StoreError> {
+    async fn load(&self) -> Result<Vec<ManagedPool>, StoreError> {
         let (rows, workers) = self.store.pools().all().await?;
         let settings = self.settings.iter();
         Ok(settings
-            .map(|settings| Known::new(settings, &self.store, &rows, &workers))
+            .map(|settings| ManagedPool::new(settings, &self.store, &rows, &workers))
             .collect())
     }
 
@@ -122,7 +122,7 @@ impl Runner {
     /// Records which workers are connected, and replaces those that fail.
     async fn see(
         &self,
-        pools: &mut [Known],
+        pools: &mut [ManagedPool],
         seen: &HashMap<String, SeenWorker>,
     ) -> Result<(), StoreError> {
         for (settings, pool) in self.settings.iter().zip(pools) {
@@ -139,8 +139,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Finds the workers that are not connected, and ends the lives of those that are gone.
-    async fn check(&self, pools: &mut [Known]) -> Result<(), StoreError> {
+    /// Looks for the workers that are not connected, and records the ends of those that are gone.
+    async fn check(&self, pools: &mut [ManagedPool]) -> Result<(), StoreError> {
         for (settings, pool) in self.settings.iter().zip(pools) {
             match self.batch_system(settings) {
                 Some(system) => batch::check(system, pool).await?,
@@ -151,9 +151,9 @@ impl Runner {
     }
 
     /// Returns `None` while the engine loads its state.
-    async fn look(&self, pools: &[Known]) -> Option<PoolsPresent> {
+    async fn look(&self, pools: &[ManagedPool]) -> Option<PoolsPresent> {
         let look = PoolLook {
-            pools: pools.iter().map(Known::state).collect(),
+            pools: pools.iter().map(ManagedPool::state).collect(),
             stays: lessons::stays(pools, &self.floors),
         };
         let (question, answer) = oneshot::channel();
@@ -163,46 +163,50 @@ impl Runner {
 
     async fn floors(
         &self,
-        pools: &[Known],
+        pools: &[ManagedPool],
         present: &PoolsPresent,
     ) -> Result<Vec<Floor>, StoreError> {
         let (now_ms, coming) = (unix_ms(), &present.coming);
-        let terms: Vec<Terms> = self.settings.iter().map(|pool| pool.terms).collect();
+        let scaling: Vec<Scaling> = self.settings.iter().map(|pool| pool.scaling).collect();
         let lessons = self
             .lessons
-            .needed(&self.store, &coming.lessons, &terms, now_ms)
+            .needed(&self.store, &coming.lessons, &scaling, now_ms)
             .await?;
         let kinds = pools.iter();
         let kinds: Vec<_> = kinds
-            .map(|pool| (pool.terms_for_lessons(), pool.kind()))
+            .map(|pool| (pool.scaling_for_lessons(), pool.kind()))
             .collect();
         Ok(pools::floors(&lessons, &kinds, coming.other_slots, now_ms))
     }
 
-    async fn start(&self, pools: &mut [Known], present: &PoolsPresent) -> Result<(), StoreError> {
-        let terms_and_present: Vec<_> = pools
+    async fn start(
+        &self,
+        pools: &mut [ManagedPool],
+        present: &PoolsPresent,
+    ) -> Result<(), StoreError> {
+        let scaling_and_present: Vec<_> = pools
             .iter()
             .zip(&present.running)
             .zip(&self.floors)
             .map(|((pool, running), floor)| {
-                let min = pool.settings.terms.min.max(floor.workers);
-                let terms = Terms {
+                let min = pool.settings.scaling.min.max(floor.workers);
+                let scaling = Scaling {
                     min,
-                    ..pool.settings.terms
+                    ..pool.settings.scaling
                 };
-                (terms, pool.present(*running))
+                (scaling, pool.present(*running))
             })
             .collect();
-        let demands = pools::demands(&present.waiting, &terms_and_present);
-        let needed = terms_and_present.iter().zip(&demands);
-        for ((settings, pool), ((terms, present), demand)) in
+        let demands = pools::demands(&present.waiting, &scaling_and_present);
+        let needed = scaling_and_present.iter().zip(&demands);
+        for ((settings, pool), ((scaling, present), demand)) in
             self.settings.iter().zip(pools).zip(needed)
         {
-            let wanted = pools::wanted(terms, demand, present);
+            let wanted = pools::wanted(scaling, demand, present);
             match self.batch_system(settings) {
                 Some(system) => {
                     pool.wanted = wanted;
-                    let count = pools::to_start(terms, demand, present);
+                    let count = pools::to_start(scaling, demand, present);
                     batch::start(system, pool, count).await?;
                 }
                 None => external::ask(pool, wanted),
@@ -211,7 +215,7 @@ impl Runner {
         Ok(())
     }
 
-    async fn answer(&self, pools: &mut [Known], request: Request) -> Result<(), StoreError> {
+    async fn answer(&self, pools: &mut [ManagedPool], request: Request) -> Result<(), StoreError> {
         let mut settings_and_pools = self.settings.iter().zip(pools);
         let mut named = |name: &str| settings_and_pools.find(|(pool, _)| pool.name == name);
         // The callers may be gone.
@@ -250,8 +254,8 @@ impl Runner {
         Ok(())
     }
 
-    fn publish(&self, pools: &[Known]) {
-        let shown: Vec<Pool> = pools.iter().map(Known::shown).collect();
+    fn publish(&self, pools: &[ManagedPool]) {
+        let shown: Vec<Pool> = pools.iter().map(ManagedPool::shown).collect();
         self.status.send_if_modified(|known| {
             let changed = **known != shown;
             if changed {

@@ -3,7 +3,7 @@
 use super::{command, offers::OffersSection, template::Template, tokens};
 use anyhow::{Context, bail};
 use baton_broker_queue::courses::milliseconds;
-use baton_scheduling::{pools::Terms, queue::Declared};
+use baton_scheduling::{pools::Scaling, queue::Declared};
 use std::{collections::BTreeSet, fs, path::PathBuf, sync::Arc, time::Duration};
 
 /// The default commands are Slurm's. The signal before the end goes only to the job's shell, so the
@@ -27,7 +27,7 @@ const SHORTEST_TOKEN: usize = 20;
 #[derive(Debug, Clone)]
 pub struct PoolSettings {
     pub(crate) name: String,
-    pub(crate) terms: Terms,
+    pub(crate) scaling: Scaling,
     /// After what time an idle worker leaves; `None` if it stays.
     pub(crate) idle_ms: Option<u64>,
     /// `None` if workers may stay without a limit.
@@ -68,7 +68,7 @@ pub(crate) struct Commands {
     pub(crate) token_folder: Option<PathBuf>,
     /// How often the broker asks about a job.
     pub(crate) check: Duration,
-    pub(crate) terms: command::Terms,
+    pub(crate) options: command::CommandOptions,
 }
 
 #[derive(Debug, Clone)]
@@ -135,8 +135,8 @@ impl PoolSettings {
     }
 
     #[must_use]
-    pub fn terms(&self) -> Terms {
-        self.terms
+    pub fn scaling(&self) -> Scaling {
+        self.scaling
     }
 
     /// After what time an idle worker leaves; `None` if it stays.
@@ -226,7 +226,7 @@ impl Section {
         let target_wait = self.target_wait.as_deref().unwrap_or("60s");
         Ok(PoolSettings {
             name: self.name.clone(),
-            terms: Terms {
+            scaling: Scaling {
                 min: self.min,
                 max: self.max,
                 target_wait_ms: milliseconds(target_wait).context("target_wait")?,
@@ -283,7 +283,7 @@ impl Section {
             broker: self.broker,
             token_folder: self.token_folder,
             check: time(self.check.as_deref(), "check", "10s")?,
-            terms: command::Terms {
+            options: command::CommandOptions {
                 limit: time(self.command_limit.as_deref(), "command_limit", "30s")?,
                 environment: self.environment,
             },
@@ -334,7 +334,7 @@ mod tests {
     fn slurm_needs_no_commands() {
         let pools = PoolSettings::read("[{ name = \"slurm\", provider = \"command\", max = 6 }]");
         let pool = &pools.unwrap()[0];
-        assert_eq!((pool.terms.min, pool.terms.max), (0, 6));
+        assert_eq!((pool.scaling.min, pool.scaling.max), (0, 6));
         let Provider::Command(commands) = &pool.provider else {
             panic!("{:?}", pool.provider);
         };

@@ -1,5 +1,5 @@
-//! Tokens of pool workers. Each belongs to one life of one worker, and is valid until that life
-//! ends in the store.
+//! Tokens of pool workers. Each belongs to one worker, and is valid until the end of this worker is
+//! recorded in the store.
 
 use crate::people::hash_of;
 use std::{

@@ -11,7 +11,7 @@ use baton_protocol::{Grant, api::SavedState};
 use bytes::Bytes;
 
 const MINUTE: i64 = 60_000;
-const TERMS: Terms = Terms {
+const TERMS: Retention = Retention {
     chunks: Duration::from_secs(600),
     jobs: Duration::from_secs(7 * 24 * 3600),
 };

@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use tempfile::TempDir;
 
 const MINUTE: i64 = 60_000;
-const TERMS: Terms = Terms {
+const TERMS: Retention = Retention {
     chunks: Duration::from_secs(600),
     jobs: Duration::from_secs(3600),
 };
@@ -29,7 +29,7 @@ struct Place {
 
 async fn place() -> Place {
     let folder = tempfile::tempdir().unwrap();
-    let chunks = ChunkDirectory::open(folder.path().join("blobs"), 1 << 20).unwrap();
+    let chunks = ChunkDirectory::open(folder.path().join("chunks"), 1 << 20).unwrap();
     Place {
         store: Store::open(&folder.path().join("broker.db").into())
             .await

@@ -13,7 +13,7 @@ use axum::{
 };
 use baton_broker_queue::Account;
 use baton_broker_store::StoreError;
-use baton_chunks::BlobError;
+use baton_chunks::StateError;
 use baton_protocol::{CHUNK_BYTES, ChunkHash, NotebookId, Refusal, api::Problem};
 use baton_transport::tls::TlsProblem;
 use std::iter;
@@ -66,7 +66,7 @@ pub(super) enum ChunkError {
     #[error("The request broke off")]
     Request(#[source] axum::Error),
     #[error(transparent)]
-    Blob(#[from] BlobError),
+    State(#[from] StateError),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("The broker is shutting down")]
@@ -135,7 +135,7 @@ impl ChunkError {
             ),
             Self::InFolder => (StatusCode::CONFLICT, "urn:baton:in-folder", None),
             Self::Quota { .. } => (StatusCode::INSUFFICIENT_STORAGE, "urn:baton:quota", None),
-            Self::StoreLimit { .. } | Self::Blob(BlobError::Full { .. }) => {
+            Self::StoreLimit { .. } | Self::State(StateError::Full { .. }) => {
                 (StatusCode::INSUFFICIENT_STORAGE, "urn:baton:full", None)
             }
             Self::Store(error) if error.shortage().is_some() => {
@@ -149,7 +149,7 @@ impl ChunkError {
                 "urn:baton:database",
                 None,
             ),
-            Self::Blob(_) => (StatusCode::INTERNAL_SERVER_ERROR, "urn:baton:chunks", None),
+            Self::State(_) => (StatusCode::INTERNAL_SERVER_ERROR, "urn:baton:chunks", None),
             Self::Objects(_) => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "urn:baton:object-store",
@@ -176,7 +176,7 @@ impl ChunkError {
             Self::Objects(error) => tracing::error!("{error}"),
             Self::Unsafe { problem, .. } => tracing::error!("{self}\nhint: {}", problem.hint()),
             Self::Store(error) if error.may_pass() && error.shortage().is_none() => {}
-            Self::StoreLimit { .. } | Self::Blob(_) | Self::Store(_) => {
+            Self::StoreLimit { .. } | Self::State(_) | Self::Store(_) => {
                 tracing::error!("A request for chunks failed: {self}");
             }
             _ => {}

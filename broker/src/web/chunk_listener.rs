@@ -58,8 +58,8 @@ pub struct ChunkListener {
     /// A reverse proxy or the network encrypts connections.
     pub behind_tls_proxy: bool,
     /// The broker's folder of chunks.
-    pub blobs: PathBuf,
-    pub blob_limit_bytes: u64,
+    pub chunks_folder: PathBuf,
+    pub chunks_limit_bytes: u64,
     /// How many notebooks each person may have connected.
     pub connections_a_person: u32,
     /// The broker's address: `https://HOST:PORT` or `http://HOST:PORT`.
@@ -79,10 +79,15 @@ pub async fn serve_chunks(
     ready: impl FnOnce(SocketAddr),
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    let (blobs, limit) = (config.blobs.clone(), config.blob_limit_bytes);
-    let chunks = tokio::task::spawn_blocking(move || ChunkDirectory::open(blobs, limit))
+    let (chunks_folder, limit) = (config.chunks_folder.clone(), config.chunks_limit_bytes);
+    let chunks = tokio::task::spawn_blocking(move || ChunkDirectory::open(chunks_folder, limit))
         .await?
-        .with_context(|| format!("Failed to open the chunks in {}", config.blobs.display()))?;
+        .with_context(|| {
+            format!(
+                "Failed to open the chunks in {}",
+                config.chunks_folder.display()
+            )
+        })?;
     let chunks = Arc::new(chunks);
     let certificate = config.tls.as_ref().map(Certificate::open).transpose()?;
     listen::ensure_private(

@@ -50,14 +50,14 @@ pub(super) fn routes() -> Router<Shared> {
 pub(crate) struct Description;
 
 #[derive(Debug, thiserror::Error)]
-enum StateError {
+enum SavedStateError {
     #[error(transparent)]
     Api(#[from] ApiError),
     #[error(transparent)]
     Chunks(#[from] ChunkError),
 }
 
-impl IntoResponse for StateError {
+impl IntoResponse for SavedStateError {
     fn into_response(self) -> Response {
         match self {
             Self::Api(error) => error.into_response(),
@@ -66,7 +66,7 @@ impl IntoResponse for StateError {
     }
 }
 
-impl From<baton_broker_store::StoreError> for StateError {
+impl From<baton_broker_store::StoreError> for SavedStateError {
     fn from(error: baton_broker_store::StoreError) -> Self {
         Self::Chunks(error.into())
     }
@@ -94,7 +94,7 @@ impl FromRequestParts<Shared> for OfPerson {
 async fn list(
     State(shared): State<Shared>,
     OfPerson(account): OfPerson,
-) -> Result<Json<Vec<api::SavedState>>, StateError> {
+) -> Result<Json<Vec<api::SavedState>>, SavedStateError> {
     Ok(Json(shared.store.states().of(&account).await?))
 }
 
@@ -102,7 +102,7 @@ async fn load(
     State(shared): State<Shared>,
     OfPerson(account): OfPerson,
     Path(name): Path<String>,
-) -> Result<Vec<u8>, StateError> {
+) -> Result<Vec<u8>, SavedStateError> {
     let state = shared.store.states().body(&account, &name).await?;
     Ok(state.ok_or(ApiError::UnknownState { name })?)
 }
@@ -117,7 +117,7 @@ async fn delete(
     State(shared): State<Shared>,
     OfPerson(account): OfPerson,
     Path(name): Path<String>,
-) -> Result<StatusCode, StateError> {
+) -> Result<StatusCode, SavedStateError> {
     match shared.store.states().delete(&account, &name).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(ApiError::UnknownState { name }.into()),
@@ -129,7 +129,7 @@ async fn save(
     OfPerson(account): OfPerson,
     Path(name): Path<String>,
     body: Bytes,
-) -> Result<Json<api::SavedState>, StateError> {
+) -> Result<Json<api::SavedState>, SavedStateError> {
     if !SavedState::is_name(&name) {
         let text = format!(
             "a state's name has 1 to {} letters, digits, dots, hyphens and underscores",

@@ -83,7 +83,7 @@ async fn an_open_address_needs_a_token() {
     let mut config = Config::new(
         Listen::Tcp("0.0.0.0:0".parse().unwrap()),
         folder.path().join("broker.db"),
-        folder.path().join("blobs"),
+        folder.path().join("chunks"),
     );
     config.behind_tls_proxy = true;
     let error = baton_broker::run(config, drop, std::future::pending())
@@ -100,7 +100,7 @@ async fn a_busy_port_is_named() {
     let config = Config::new(
         Listen::Tcp(address),
         folder.path().join("broker.db"),
-        folder.path().join("blobs"),
+        folder.path().join("chunks"),
     );
     let error = baton_broker::run(config, drop, std::future::pending())
         .await

@@ -73,7 +73,7 @@ async fn an_unknown_chunk_is_said_to_be_unknown() {
 #[tokio::test]
 async fn a_full_store_says_so() {
     let rules = Rules {
-        blob_limit_bytes: 3 << 20,
+        chunks_limit_bytes: 3 << 20,
         ..Rules::default()
     };
     let broker = Broker::start_with(rules).await;

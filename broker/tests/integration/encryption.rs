@@ -247,8 +247,8 @@ async fn chunks_through_a_process_of_their_own_are_encrypted() {
             listen: "127.0.0.1:0".parse().unwrap(),
             tls: Some(authority.sign(HERE, LONG)),
             behind_tls_proxy: false,
-            blobs: broker.folder.path().join("blobs"),
-            blob_limit_bytes: 1 << 30,
+            chunks_folder: broker.folder.path().join("chunks"),
+            chunks_limit_bytes: 1 << 30,
             connections_a_person: 100,
             broker: broker.dial.address.to_string(),
             ca_file: Some(ca_file.to_owned()),
@@ -284,7 +284,7 @@ async fn a_port_that_others_reach_is_encrypted_or_said_to_be() {
     let config = || {
         let in_folder = |name: &str| folder.path().join(name);
         let listen = Listen::Tcp(everywhere);
-        let mut config = Config::new(listen, in_folder("broker.db"), in_folder("blobs"));
+        let mut config = Config::new(listen, in_folder("broker.db"), in_folder("chunks"));
         config.token = Some("sesame".to_owned());
         config
     };
@@ -299,8 +299,8 @@ async fn a_port_that_others_reach_is_encrypted_or_said_to_be() {
         listen: everywhere,
         tls: None,
         behind_tls_proxy: false,
-        blobs: folder.path().join("blobs"),
-        blob_limit_bytes: 1 << 30,
+        chunks_folder: folder.path().join("chunks"),
+        chunks_limit_bytes: 1 << 30,
         connections_a_person: 100,
         broker: "http://127.0.0.1:1".to_owned(),
         ca_file: None,

@@ -128,7 +128,7 @@ async fn a_second_broker_on_the_same_database_is_refused() {
     let config = baton_broker::Config::new(
         baton_broker::Listen::Unix(folder.join("other.sock")),
         folder.join("broker.db"),
-        folder.join("blobs"),
+        folder.join("chunks"),
     );
     let error = baton_broker::run(config, drop, std::future::pending())
         .await

@@ -132,7 +132,7 @@ async fn check_uploads(kind: Kind) {
     assert_eq!(fetched(&ada, &hashes).await.unwrap(), chunks);
 
     // No bytes went through the broker.
-    let files = std::fs::read_dir(class.broker.folder.path().join("blobs"));
+    let files = std::fs::read_dir(class.broker.folder.path().join("chunks"));
     assert!(files.is_err(), "{files:?}");
 
     for other in ["bob", "vic"] {
@@ -401,7 +401,7 @@ async fn what_may_be_uploaded_counts_as_if_it_were_there() {
 async fn check_quotas(kind: Kind) {
     let class = Class::with(Server::of(kind), |rules| {
         rules.person_limit_bytes = Some(2 << 20);
-        rules.blob_limit_bytes = 3 << 20;
+        rules.chunks_limit_bytes = 3 << 20;
     })
     .await;
     let chunks: Vec<_> = (0..3).map(|seed| chunk(seed, CHUNK_BYTES)).collect();

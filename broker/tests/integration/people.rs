@@ -307,7 +307,7 @@ async fn a_file_that_others_may_read_is_refused() {
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
     let path = |name: &str| folder.path().join(name);
     let listen = baton_broker::Listen::Unix(path("broker.sock"));
-    let mut config = baton_broker::Config::new(listen, path("broker.db"), path("blobs"));
+    let mut config = baton_broker::Config::new(listen, path("broker.db"), path("chunks"));
     config.people = Some(file);
     let error = baton_broker::run(config, drop, std::future::pending())
         .await

@@ -140,7 +140,7 @@ async fn what_a_person_must_mend_is_said_at_the_start_and_without_the_password()
 async fn refusal(folder: &Path, listen: Option<Listen>, url: &str) -> String {
     let socket = || Listen::Unix(folder.join("broker.sock"));
     let listen = listen.unwrap_or_else(socket);
-    let mut config = Config::new(listen, Database::named(url), folder.join("blobs"));
+    let mut config = Config::new(listen, Database::named(url), folder.join("chunks"));
     config.token = Some("a token".to_owned());
     config.behind_tls_proxy = true;
     let run = baton_broker::run(config, drop, std::future::pending());

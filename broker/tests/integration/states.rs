@@ -49,7 +49,7 @@ async fn no_state_is_saved_with_a_damaged_chunk() {
     let file = broker
         .folder
         .path()
-        .join("blobs")
+        .join("chunks")
         .join(&name[..2])
         .join(&name);
     // As after a power failure, and as on a bad disk.

@@ -6,7 +6,7 @@
 //! **Invariant:** a manifest comes from another machine; nothing in it is used before it is checked.
 
 use crate::{
-    BlobError, Ledger, digests,
+    Ledger, StateError, digests,
     layout::{CHUNK_BLOCKS, border, chunk_bytes, chunk_count, chunk_offset},
     sealed::{self, no_room},
 };
@@ -60,7 +60,7 @@ impl Assembler {
         manifest: Manifest,
         mut ledger: Ledger,
         limit_bytes: u64,
-    ) -> Result<Self, BlobError> {
+    ) -> Result<Self, StateError> {
         if manifest.base.messages == 0 {
             ledger.clear();
         }
@@ -70,7 +70,7 @@ impl Assembler {
         check(&manifest, &ledger)?;
         let bytes = manifest.bytes();
         if bytes > limit_bytes {
-            return Err(BlobError::NoRoom { bytes, limit_bytes });
+            return Err(StateError::NoRoom { bytes, limit_bytes });
         }
         let mut assembler = Self {
             file: sealed::create()?,
@@ -108,19 +108,19 @@ impl Assembler {
     }
 
     /// Writes a chunk to all of its places. Does nothing if it is already there.
-    pub fn place(&mut self, hash: ChunkHash, bytes: &[u8]) -> Result<(), BlobError> {
+    pub fn place(&mut self, hash: ChunkHash, bytes: &[u8]) -> Result<(), StateError> {
         let Some(chunk) = self.chunks.get_mut(&hash) else {
-            return Err(BlobError::NotWanted { hash });
+            return Err(StateError::NotWanted { hash });
         };
         if chunk.placed {
             return Ok(());
         }
         let found = crate::hash(bytes);
         if found != hash {
-            return Err(BlobError::Damaged { hash, found });
+            return Err(StateError::Damaged { hash, found });
         }
         if bytes.len() as u64 != chunk.bytes {
-            return Err(BlobError::Manifest(
+            return Err(StateError::Manifest(
                 "a chunk does not have the announced size",
             ));
         }
@@ -138,10 +138,10 @@ impl Assembler {
     }
 
     /// Returns the sealed file, its description, and what both ends hold once it has been applied.
-    pub fn finish(mut self) -> Result<(OwnedFd, Delta, Ledger), BlobError> {
+    pub fn finish(mut self) -> Result<(OwnedFd, Delta, Ledger), StateError> {
         let missing = self.wanted().len();
         if missing > 0 {
-            return Err(BlobError::Incomplete { missing });
+            return Err(StateError::Incomplete { missing });
         }
         for segment in self.delta.segments.iter().filter(|segment| segment.fresh) {
             self.ledger.begin(segment.number, segment.bytes);
@@ -153,7 +153,7 @@ impl Assembler {
         Ok((sealed::seal(self.file)?, self.delta, self.ledger))
     }
 
-    fn lay_out_segment(&mut self, part: SegmentPart) -> Result<(), BlobError> {
+    fn lay_out_segment(&mut self, part: SegmentPart) -> Result<(), StateError> {
         self.end = self.end.next_multiple_of(border(part.fresh, part.bytes));
         let mut patches: Vec<Patch> = Vec::new();
         for (index, piece) in part.chunks {
@@ -189,7 +189,7 @@ impl Assembler {
     }
 
     /// Gives a piece the next place in the file.
-    fn lay_out(&mut self, piece: Piece, note: Option<usize>) -> Result<(), BlobError> {
+    fn lay_out(&mut self, piece: Piece, note: Option<usize>) -> Result<(), StateError> {
         let target = Target {
             offset: self.end,
             note,
@@ -208,7 +208,7 @@ impl Assembler {
         }
     }
 
-    fn want(&mut self, hash: ChunkHash, bytes: u64, target: Target) -> Result<(), BlobError> {
+    fn want(&mut self, hash: ChunkHash, bytes: u64, target: Target) -> Result<(), StateError> {
         match self.chunks.entry(hash) {
             Entry::Vacant(entry) => {
                 self.order.push(hash);
@@ -222,49 +222,49 @@ impl Assembler {
                 entry.get_mut().targets.push(target);
             }
             Entry::Occupied(_) => {
-                return Err(BlobError::Manifest("one chunk has two sizes"));
+                return Err(StateError::Manifest("one chunk has two sizes"));
             }
         }
         Ok(())
     }
 }
 
-fn check(manifest: &Manifest, ledger: &Ledger) -> Result<(), BlobError> {
+fn check(manifest: &Manifest, ledger: &Ledger) -> Result<(), StateError> {
     let in_range = |piece: &Piece| (1..=CHUNK_BYTES as u64).contains(&piece.bytes());
     if !manifest.pieces().all(in_range) {
-        return Err(BlobError::Manifest("a piece is empty or too large"));
+        return Err(StateError::Manifest("a piece is empty or too large"));
     }
     let dropped: HashSet<u32> = manifest.dropped_segments.iter().copied().collect();
     let mut numbers = HashSet::new();
     for part in &manifest.segments {
         if !numbers.insert(part.number) {
-            return Err(BlobError::Manifest("a segment is listed twice"));
+            return Err(StateError::Manifest("a segment is listed twice"));
         }
         if dropped.contains(&part.number) {
-            return Err(BlobError::Manifest("a segment is both listed and dropped"));
+            return Err(StateError::Manifest("a segment is both listed and dropped"));
         }
         check_part(part, ledger)?;
     }
     Ok(())
 }
 
-fn check_part(part: &SegmentPart, ledger: &Ledger) -> Result<(), BlobError> {
+fn check_part(part: &SegmentPart, ledger: &Ledger) -> Result<(), StateError> {
     let count = chunk_count(part.bytes);
     if part.fresh && part.chunks.len() as u64 != count {
-        return Err(BlobError::Manifest("a new segment is incomplete"));
+        return Err(StateError::Manifest("a new segment is incomplete"));
     }
     if !part.fresh {
         ledger.check_known(part.number, part.bytes)?;
     }
     if !part.chunks.is_sorted_by(|(one, _), (next, _)| one < next) {
-        return Err(BlobError::Manifest(
+        return Err(StateError::Manifest(
             "the chunks of a segment are out of order",
         ));
     }
     for (index, piece) in &part.chunks {
         let index = u64::from(*index);
         if index >= count || piece.bytes() != chunk_bytes(part.bytes, index) as u64 {
-            return Err(BlobError::Manifest("a chunk does not fit its segment"));
+            return Err(StateError::Manifest("a chunk does not fit its segment"));
         }
     }
     Ok(())

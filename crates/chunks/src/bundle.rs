@@ -5,7 +5,7 @@
 //!
 //! **Invariant:** a bundle comes from another process; nothing in it is used before it is checked.
 
-use crate::{BlobError, Ledger, layout::border, sealed};
+use crate::{Ledger, StateError, layout::border, sealed};
 use baton_protocol::{
     memory::{self, BLOCK_BYTES, Enclosed},
     shim::{Delta, Extent, SegmentDelta},
@@ -31,14 +31,14 @@ pub struct Bundle {
 
 impl Bundle {
     /// Checks a received bundle, as far as that is possible without a ledger.
-    pub fn receive(content: memory::Bundle, file: OwnedFd) -> Result<Self, BlobError> {
+    pub fn receive(content: memory::Bundle, file: OwnedFd) -> Result<Self, StateError> {
         if !sealed::is_sealed(&file) {
-            return Err(BlobError::Bundle(
+            return Err(StateError::Bundle(
                 "its file is not sealed, so it can still be changed",
             ));
         }
         let file = File::from(file);
-        let file_bytes = file.metadata().map_err(BlobError::Assemble)?.len();
+        let file_bytes = file.metadata().map_err(StateError::Assemble)?.len();
         let bundle = Self {
             file: file.into(),
             file_bytes,
@@ -48,7 +48,7 @@ impl Bundle {
         Ok(bundle)
     }
 
-    pub(crate) fn new(delta: Delta, digests: &[u128], file: File) -> Result<Self, BlobError> {
+    pub(crate) fn new(delta: Delta, digests: &[u128], file: File) -> Result<Self, StateError> {
         let mut bytes = Vec::with_capacity(digests.len() * DIGEST_BYTES);
         for digest in digests {
             bytes.extend_from_slice(&digest.to_le_bytes());
@@ -58,17 +58,17 @@ impl Bundle {
     }
 
     /// Returns the bundle as bytes if it is small.
-    pub fn enclose(&self) -> Result<Option<Box<Enclosed>>, BlobError> {
+    pub fn enclose(&self) -> Result<Option<Box<Enclosed>>, StateError> {
         const MOST_BYTES: u64 = 8 << 10;
         if self.file_bytes > MOST_BYTES {
             return Ok(None);
         }
-        let source = File::from(self.file.try_clone().map_err(BlobError::Assemble)?);
+        let source = File::from(self.file.try_clone().map_err(StateError::Assemble)?);
         #[expect(clippy::cast_possible_truncation, reason = "at most MOST_BYTES")]
         let mut file = vec![0; self.file_bytes as usize];
         source
             .read_exact_at(&mut file, 0)
-            .map_err(BlobError::Assemble)?;
+            .map_err(StateError::Assemble)?;
         Ok(Some(Box::new(Enclosed {
             bundle: self.content.clone(),
             file: ByteBuf::from(file),
@@ -76,7 +76,7 @@ impl Bundle {
     }
 
     /// Reverses [`Self::enclose`], with the checks of [`Bundle::receive`].
-    pub fn disclose(enclosed: Enclosed) -> Result<Self, BlobError> {
+    pub fn disclose(enclosed: Enclosed) -> Result<Self, StateError> {
         let file = sealed::create()?;
         file.write_all_at(&enclosed.file, 0)
             .map_err(sealed::no_room)?;
@@ -107,7 +107,7 @@ impl Bundle {
 
     /// Enters the bundle into `ledger`, the state after the last message of the same table. Returns
     /// what both ends hold once the bundle has been applied.
-    pub fn enter(&self, mut ledger: Ledger) -> Result<Ledger, BlobError> {
+    pub fn enter(&self, mut ledger: Ledger) -> Result<Ledger, StateError> {
         let delta = &self.content.delta;
         if delta.messages == 0 {
             ledger.clear();
@@ -135,7 +135,7 @@ impl Bundle {
         digests.iter().map(|bytes| u128::from_le_bytes(*bytes))
     }
 
-    fn check(&self) -> Result<(), BlobError> {
+    fn check(&self) -> Result<(), StateError> {
         let memory::Bundle { delta, digests } = &self.content;
         self.check_extent(delta.stream)?;
         let dropped: HashSet<u32> = delta.dropped_segments.iter().copied().collect();
@@ -143,10 +143,10 @@ impl Bundle {
         let mut patched = 0;
         for segment in &delta.segments {
             if !numbers.insert(segment.number) {
-                return Err(BlobError::Bundle("a segment is listed twice"));
+                return Err(StateError::Bundle("a segment is listed twice"));
             }
             if dropped.contains(&segment.number) {
-                return Err(BlobError::Bundle("a segment is both listed and dropped"));
+                return Err(StateError::Bundle("a segment is both listed and dropped"));
             }
             self.check_segment(segment)?;
             let sources = segment.patches.iter().map(|patch| blocks(patch.source));
@@ -154,19 +154,19 @@ impl Bundle {
         }
         (digests.len() == patched * DIGEST_BYTES)
             .then_some(())
-            .ok_or(BlobError::Bundle(
+            .ok_or(StateError::Bundle(
                 "it does not have one digest for each block",
             ))
     }
 
-    fn check_segment(&self, segment: &SegmentDelta) -> Result<(), BlobError> {
+    fn check_segment(&self, segment: &SegmentDelta) -> Result<(), StateError> {
         let whole = match segment.patches.as_slice() {
             [] => segment.bytes == 0,
             [patch] => patch.offset == 0 && patch.source.bytes == segment.bytes,
             _ => false,
         };
         if segment.fresh && !whole {
-            return Err(BlobError::Bundle("a new segment is incomplete"));
+            return Err(StateError::Bundle("a new segment is incomplete"));
         }
         let border = border(segment.fresh, segment.bytes);
         let mut end = 0;
@@ -174,22 +174,22 @@ impl Bundle {
             self.check_extent(patch.source)?;
             let begins_block = patch.offset.is_multiple_of(BLOCK_BYTES as u64);
             if !begins_block || patch.offset < end || !patch.source.offset.is_multiple_of(border) {
-                return Err(BlobError::Bundle("a patch is in the wrong place"));
+                return Err(StateError::Bundle("a patch is in the wrong place"));
             }
             end = patch.offset.saturating_add(patch.source.bytes);
             let ends_block = patch.source.bytes.is_multiple_of(BLOCK_BYTES as u64);
             if end > segment.bytes || !(ends_block || end == segment.bytes) {
-                return Err(BlobError::Bundle("a patch does not fit its segment"));
+                return Err(StateError::Bundle("a patch does not fit its segment"));
             }
         }
         Ok(())
     }
 
-    fn check_extent(&self, extent: Extent) -> Result<(), BlobError> {
+    fn check_extent(&self, extent: Extent) -> Result<(), StateError> {
         let end = extent.offset.checked_add(extent.bytes);
         end.is_some_and(|end| end <= self.file_bytes)
             .then_some(())
-            .ok_or(BlobError::Bundle("an extent lies outside its file"))
+            .ok_or(StateError::Bundle("an extent lies outside its file"))
     }
 }
 

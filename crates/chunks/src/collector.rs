@@ -5,7 +5,7 @@
 //! thread of the student writes meanwhile.
 
 use crate::{
-    BlobError, Ledger, digests, hash,
+    Ledger, StateError, digests, hash,
     layout::{CHUNK_BLOCKS, chunk_bytes, chunk_count, chunk_offset},
     memory,
 };
@@ -83,7 +83,7 @@ impl Collector {
     ///
     /// After an error the object table is void, because the ledger no longer matches the chunks
     /// that were returned.
-    pub fn next_batch(&mut self) -> Result<Option<Vec<(ChunkHash, Bytes)>>, BlobError> {
+    pub fn next_batch(&mut self) -> Result<Option<Vec<(ChunkHash, Bytes)>>, StateError> {
         if matches!(self.step, Step::Done) {
             return Ok(None);
         }
@@ -113,7 +113,7 @@ impl Collector {
         (self.manifest, self.ledger)
     }
 
-    fn check(&mut self) -> Result<Step, BlobError> {
+    fn check(&mut self) -> Result<Step, StateError> {
         let dropped = &self.manifest.dropped_segments;
         self.ledger.check_snapshot(&self.source.segments, dropped)?;
         for segment in dropped {
@@ -122,7 +122,7 @@ impl Collector {
         Ok(Step::Stream { offset: 0 })
     }
 
-    fn cut_stream(&mut self, offset: u64, batch: &mut Batch) -> Result<Step, BlobError> {
+    fn cut_stream(&mut self, offset: u64, batch: &mut Batch) -> Result<Step, StateError> {
         let stream = &self.source.stream;
         let rest = usize::try_from(stream.bytes() - offset).unwrap_or(CHUNK_BYTES);
         let mut bytes = vec![0; rest.min(CHUNK_BYTES)];
@@ -141,7 +141,7 @@ impl Collector {
         index: usize,
         chunk: u64,
         batch: &mut Batch,
-    ) -> Result<Step, BlobError> {
+    ) -> Result<Step, StateError> {
         let Some(view) = self.source.segments.get(index) else {
             return Ok(Step::Done);
         };
@@ -166,7 +166,7 @@ impl Collector {
         self.buffer.resize(chunk_bytes(bytes, chunk), 0);
         memory::read(self.pid, address, &mut self.buffer)?;
         batch.read_bytes += self.buffer.len();
-        let place = u32::try_from(chunk).map_err(|_| BlobError::Ledger {
+        let place = u32::try_from(chunk).map_err(|_| StateError::Ledger {
             segment: number,
             what: "is too large",
         })?;

@@ -8,7 +8,7 @@
 //! its own as a cache, which makes room by removing the least recently used chunks. A file's
 //! modification time is the time of its last use.
 
-use crate::{BlobError, hash};
+use crate::{StateError, hash};
 use baton_protocol::{CHUNK_BYTES, ChunkHash};
 use bytes::Bytes;
 use std::{
@@ -52,17 +52,17 @@ pub struct StoredChunk {
 }
 
 impl ChunkDirectory {
-    /// Opens a store. Once it holds `limit_bytes`, [`Self::put`] returns [`BlobError::Full`].
-    pub fn open(root: PathBuf, limit_bytes: u64) -> Result<Self, BlobError> {
+    /// Opens a store. Once it holds `limit_bytes`, [`Self::put`] returns [`StateError::Full`].
+    pub fn open(root: PathBuf, limit_bytes: u64) -> Result<Self, StateError> {
         Self::open_as(root, limit_bytes, WhenFull::Refuse)
     }
 
     /// Opens a cache, which makes room by removing the least recently used chunks.
-    pub fn open_cache(root: PathBuf, limit_bytes: u64) -> Result<Self, BlobError> {
+    pub fn open_cache(root: PathBuf, limit_bytes: u64) -> Result<Self, StateError> {
         Self::open_as(root, limit_bytes, WhenFull::RemoveOldest)
     }
 
-    fn open_as(root: PathBuf, limit_bytes: u64, when_full: WhenFull) -> Result<Self, BlobError> {
+    fn open_as(root: PathBuf, limit_bytes: u64, when_full: WhenFull) -> Result<Self, StateError> {
         let unfinished = root.join(UNFINISHED);
         create_private(&unfinished).map_err(failed(&unfinished))?;
         remove_forgotten(&unfinished)?;
@@ -77,9 +77,9 @@ impl ChunkDirectory {
     }
 
     /// Stores a chunk. If it exists already with all its bytes, marks it as used.
-    pub fn put(&self, bytes: &[u8]) -> Result<ChunkHash, BlobError> {
+    pub fn put(&self, bytes: &[u8]) -> Result<ChunkHash, StateError> {
         if bytes.len() > CHUNK_BYTES {
-            return Err(BlobError::TooLarge { bytes: bytes.len() });
+            return Err(StateError::TooLarge { bytes: bytes.len() });
         }
         let hash = hash(bytes);
         match self.size(hash) {
@@ -107,7 +107,7 @@ impl ChunkDirectory {
     }
 
     /// Writes these chunks to the disk, so that they survive a crash of the machine. Fails if one does not exist.
-    pub fn sync(&self, hashes: &[ChunkHash]) -> Result<(), BlobError> {
+    pub fn sync(&self, hashes: &[ChunkHash]) -> Result<(), StateError> {
         let files = hashes.iter().map(|hash| self.path(*hash));
         let folders: BTreeSet<PathBuf> = files
             .clone()
@@ -123,7 +123,7 @@ impl ChunkDirectory {
     }
 
     /// Returns the verified bytes of a chunk. What a cache cannot read counts as missing.
-    pub fn get(&self, hash: ChunkHash) -> Result<Option<Bytes>, BlobError> {
+    pub fn get(&self, hash: ChunkHash) -> Result<Option<Bytes>, StateError> {
         match self.read(hash) {
             Err(error) if self.when_full == WhenFull::RemoveOldest => {
                 tracing::warn!(%error, "A cached chunk cannot be read");
@@ -133,12 +133,12 @@ impl ChunkDirectory {
         }
     }
 
-    fn read(&self, hash: ChunkHash) -> Result<Option<Bytes>, BlobError> {
+    fn read(&self, hash: ChunkHash) -> Result<Option<Bytes>, StateError> {
         let path = self.path(hash);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(BlobError::Directory { path, source }),
+            Err(source) => return Err(StateError::Directory { path, source }),
         };
         if crate::hash(&bytes) != hash {
             tracing::warn!(chunk.path = %path.display(), "A stored chunk is damaged and was removed");
@@ -164,7 +164,7 @@ impl ChunkDirectory {
     }
 
     /// Removes a chunk. Does nothing if it does not exist.
-    pub fn remove(&self, hash: ChunkHash) -> Result<(), BlobError> {
+    pub fn remove(&self, hash: ChunkHash) -> Result<(), StateError> {
         let path = self.path(hash);
         let bytes = fs::metadata(&path).map_or(0, |metadata| metadata.len());
         match fs::remove_file(&path) {
@@ -173,12 +173,12 @@ impl ChunkDirectory {
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(source) => Err(BlobError::Directory { path, source }),
+            Err(source) => Err(StateError::Directory { path, source }),
         }
     }
 
     /// All chunks, in no particular order.
-    pub fn list(&self) -> Result<Vec<StoredChunk>, BlobError> {
+    pub fn list(&self) -> Result<Vec<StoredChunk>, StateError> {
         let mut chunks = Vec::new();
         for shard in entries(&self.root)? {
             if shard.file_name() == Some(UNFINISHED.as_ref()) || !shard.is_dir() {
@@ -197,7 +197,7 @@ impl ChunkDirectory {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    fn make_room(&self, bytes: u64) -> Result<(), BlobError> {
+    fn make_room(&self, bytes: u64) -> Result<(), StateError> {
         if self.used_bytes() + bytes <= self.limit_bytes {
             return Ok(());
         }
@@ -205,14 +205,14 @@ impl ChunkDirectory {
             let keep = self.limit_bytes / 100 * CACHE_KEEPS_PERCENT;
             return self.remove_oldest(keep.min(self.limit_bytes - bytes));
         }
-        Err(BlobError::Full {
+        Err(StateError::Full {
             root: self.root.clone(),
             limit_bytes: Some(self.limit_bytes),
         })
     }
 
     /// Removes the least recently used chunks until at most `keep_bytes` are left.
-    fn remove_oldest(&self, keep_bytes: u64) -> Result<(), BlobError> {
+    fn remove_oldest(&self, keep_bytes: u64) -> Result<(), StateError> {
         let mut chunks = self.list()?;
         chunks.sort_unstable_by_key(|chunk| chunk.last_used);
         for chunk in chunks {
@@ -242,13 +242,13 @@ impl ChunkDirectory {
         }
     }
 
-    fn write_failed(&self, source: io::Error) -> BlobError {
+    fn write_failed(&self, source: io::Error) -> StateError {
         let root = self.root.clone();
         if is_full(&source) {
             let limit_bytes = None;
-            BlobError::Full { root, limit_bytes }
+            StateError::Full { root, limit_bytes }
         } else {
-            BlobError::Directory { path: root, source }
+            StateError::Directory { path: root, source }
         }
     }
 
@@ -275,7 +275,7 @@ fn create_private(path: &Path) -> io::Result<()> {
 
 /// Removes files of programs that died while writing. New files stay, because another program may
 /// be writing them.
-fn remove_forgotten(unfinished: &Path) -> Result<(), BlobError> {
+fn remove_forgotten(unfinished: &Path) -> Result<(), StateError> {
     for path in entries(unfinished)? {
         let written = fs::metadata(&path).and_then(|metadata| metadata.modified());
         let age = written.ok().and_then(|time| time.elapsed().ok());
@@ -298,7 +298,7 @@ fn is_full(error: &io::Error) -> bool {
     )
 }
 
-fn entries(folder: &Path) -> Result<Vec<PathBuf>, BlobError> {
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, StateError> {
     fs::read_dir(folder)
         .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
         .map_err(failed(folder))
@@ -315,9 +315,9 @@ fn stored(path: &Path) -> Option<StoredChunk> {
     })
 }
 
-fn failed(path: &Path) -> impl FnOnce(io::Error) -> BlobError {
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> StateError {
     let path = path.to_owned();
-    |source| BlobError::Directory { path, source }
+    |source| StateError::Directory { path, source }
 }
 
 #[cfg(test)]

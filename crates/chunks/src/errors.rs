@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum BlobError {
+pub enum StateError {
     /// The operating system does not let a parent read its child.
     #[error(
         "This machine does not let Baton read the memory of its own kernel (process {pid}{})",
@@ -71,7 +71,7 @@ pub enum BlobError {
     },
 }
 
-impl BlobError {
+impl StateError {
     /// Whether memory, descriptors or disk space are exhausted now and may be available later.
     #[must_use]
     pub fn may_pass(&self) -> bool {

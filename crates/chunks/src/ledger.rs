@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** once a message has been sent and applied, the ledgers of both ends are equal.
 
-use crate::{BlobError, layout::block_count};
+use crate::{StateError, layout::block_count};
 use baton_protocol::shim::SegmentView;
 use std::{
     collections::{HashMap, HashSet},
@@ -48,12 +48,12 @@ impl Ledger {
         &self,
         segments: &[SegmentView],
         dropped: &[u32],
-    ) -> Result<(), BlobError> {
+    ) -> Result<(), StateError> {
         let mut numbers = HashSet::new();
         let dropped: HashSet<u32> = dropped.iter().copied().collect();
         for view in segments {
             let segment = view.number;
-            let wrong = |what| BlobError::Ledger { segment, what };
+            let wrong = |what| StateError::Ledger { segment, what };
             if !numbers.insert(segment) {
                 return Err(wrong("is listed twice"));
             }
@@ -68,8 +68,8 @@ impl Ledger {
     }
 
     /// Checks a segment that both ends should already hold.
-    pub(crate) fn check_known(&self, segment: u32, bytes: u64) -> Result<(), BlobError> {
-        let wrong = |what| BlobError::Ledger { segment, what };
+    pub(crate) fn check_known(&self, segment: u32, bytes: u64) -> Result<(), StateError> {
+        let wrong = |what| StateError::Ledger { segment, what };
         let record = self
             .segments
             .get(&segment)

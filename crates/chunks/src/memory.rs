@@ -1,6 +1,6 @@
 //! Reads the memory of a child process.
 
-use crate::BlobError;
+use crate::StateError;
 use baton_protocol::shim::{Stream, StreamPart};
 use nix::{
     errno::Errno,
@@ -10,7 +10,7 @@ use nix::{
 use std::{io::IoSliceMut, ops::Range};
 
 /// Fills `buffer` from `address` in the memory of process `pid`.
-pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> Result<(), BlobError> {
+pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> Result<(), StateError> {
     let mut done = 0;
     while done < buffer.len() {
         let rest = &mut buffer[done..];
@@ -33,7 +33,7 @@ pub fn read_ranges(
     address: u64,
     ranges: &[Range<u64>],
     buffer: &mut Vec<u8>,
-) -> Result<(), BlobError> {
+) -> Result<(), StateError> {
     let length =
         |range: &Range<u64>| usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
     buffer.resize(ranges.iter().map(length).sum(), 0);
@@ -65,7 +65,7 @@ pub fn read_stream(
     stream: &Stream,
     mut offset: u64,
     mut buffer: &mut [u8],
-) -> Result<(), BlobError> {
+) -> Result<(), StateError> {
     for part in &stream.0 {
         let bytes = part.bytes();
         if offset >= bytes {
@@ -100,14 +100,14 @@ fn read_some(pid: i32, address: u64, buffer: &mut [u8]) -> nix::Result<usize> {
     )
 }
 
-fn failed(pid: i32, address: u64, bytes: usize, error: Errno) -> BlobError {
+fn failed(pid: i32, address: u64, bytes: usize, error: Errno) -> StateError {
     match error {
-        Errno::EPERM | Errno::ENOSYS => BlobError::MemoryNotPermitted {
+        Errno::EPERM | Errno::ENOSYS => StateError::MemoryNotPermitted {
             pid,
             ptrace_scope: ptrace_scope(),
         },
-        Errno::ESRCH => BlobError::ProcessGone { pid },
-        source => BlobError::Memory {
+        Errno::ESRCH => StateError::ProcessGone { pid },
+        source => StateError::Memory {
             pid,
             address,
             bytes,

@@ -10,7 +10,7 @@ mod tasks;
 
 use self::tasks::{Content, Task, append, lay_out, portions};
 use crate::{
-    BlobError, Bundle, Ledger, digests,
+    Bundle, Ledger, StateError, digests,
     layout::{LINE_BYTES, block_count},
     memory,
     sealed::{self, no_room},
@@ -49,10 +49,10 @@ pub fn is_quick(snapshot: &Snapshot) -> bool {
 }
 
 /// Checks what a snapshot claims, before any memory is read or reserved for it.
-pub fn check_size(snapshot: &Snapshot, limit_bytes: u64) -> Result<(), BlobError> {
+pub fn check_size(snapshot: &Snapshot, limit_bytes: u64) -> Result<(), StateError> {
     let bytes = snapshot.bytes();
     match bytes > limit_bytes {
-        true => Err(BlobError::NoRoom { bytes, limit_bytes }),
+        true => Err(StateError::NoRoom { bytes, limit_bytes }),
         false => Ok(()),
     }
 }
@@ -64,7 +64,7 @@ pub fn pack(
     snapshot: &Snapshot,
     ledger: &Ledger,
     cancelled: &(dyn Fn() -> bool + Sync),
-) -> Result<Bundle, BlobError> {
+) -> Result<Bundle, StateError> {
     let nothing = Ledger::default();
     let ledger = if snapshot.messages == 0 {
         &nothing
@@ -93,7 +93,7 @@ pub fn pack(
 }
 
 /// Writes the pickle stream to the beginning of the file.
-fn write_stream(pid: i32, stream: &Stream, file: &File) -> Result<(), BlobError> {
+fn write_stream(pid: i32, stream: &Stream, file: &File) -> Result<(), StateError> {
     let (mut offset, end) = (0, stream.bytes());
     let mut buffer = Vec::new();
     while offset < end {
@@ -131,7 +131,7 @@ struct Packing<'call> {
 
 impl Packing<'_> {
     /// Runs all tasks, with as many threads as are worthwhile.
-    fn work(&self, tasks: &[Task<'_>]) -> Result<Vec<Found>, BlobError> {
+    fn work(&self, tasks: &[Task<'_>]) -> Result<Vec<Found>, StateError> {
         let bytes: u64 = tasks.iter().map(|task| task.content.bytes()).sum();
         let next = AtomicUsize::new(0);
         let results = Mutex::new(Vec::with_capacity(tasks.len()));
@@ -161,7 +161,7 @@ impl Packing<'_> {
                 let mine = take();
                 others
                     .into_iter()
-                    .map(|other| other.join().unwrap_or(Err(BlobError::Cancelled)))
+                    .map(|other| other.join().unwrap_or(Err(StateError::Cancelled)))
                     .fold(mine, Result::and)
             })?;
         }
@@ -170,7 +170,7 @@ impl Packing<'_> {
         Ok(results.into_iter().map(|(_, found)| found).collect())
     }
 
-    fn do_task(&self, task: &Task<'_>, buffer: &mut Vec<u8>) -> Result<Found, BlobError> {
+    fn do_task(&self, task: &Task<'_>, buffer: &mut Vec<u8>) -> Result<Found, StateError> {
         let mut found = Found::default();
         match &task.content {
             Content::Placed { ranges, place } => {
@@ -200,9 +200,9 @@ impl Packing<'_> {
         view: &SegmentView,
         piece: &[Range<u64>],
         buffer: &mut Vec<u8>,
-    ) -> Result<(), BlobError> {
+    ) -> Result<(), StateError> {
         match (self.cancelled)() {
-            true => Err(BlobError::Cancelled),
+            true => Err(StateError::Cancelled),
             false => memory::read_ranges(self.pid, view.address, piece, buffer),
         }
     }
@@ -239,7 +239,7 @@ impl Packing<'_> {
         piece: &[Range<u64>],
         bytes: &mut [u8],
         found: &mut Found,
-    ) -> Result<(), BlobError> {
+    ) -> Result<(), StateError> {
         let known = self.ledger.digests(segment);
         let offsets = piece
             .iter()
@@ -284,7 +284,7 @@ impl Packing<'_> {
         snapshot: &Snapshot,
         tasks: &[Task<'_>],
         found: Vec<Found>,
-    ) -> Result<Bundle, BlobError> {
+    ) -> Result<Bundle, StateError> {
         let end = self.end.into_inner();
         self.file.set_len(end).map_err(no_room)?;
         let mut all = Vec::new();

@@ -2,7 +2,7 @@
 
 mod sys;
 
-use crate::BlobError;
+use crate::StateError;
 use nix::{
     fcntl::{FcntlArg, SealFlag, fcntl},
     sys::memfd::{MFdFlags, memfd_create},
@@ -18,7 +18,7 @@ const NAME: &str = "baton-state";
 /// The path under which the operating system lists mappings of these files.
 pub(crate) const PATH: &str = "/memfd:baton-state";
 
-pub(crate) fn create() -> Result<File, BlobError> {
+pub(crate) fn create() -> Result<File, StateError> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let file = memfd_create(NAME, flags).map_err(|error| no_room(error.into()))?;
     Ok(File::from(file))
@@ -33,7 +33,7 @@ pub(crate) fn make_room(
     file: &File,
     bytes: u64,
     cancelled: &dyn Fn() -> bool,
-) -> Result<(), BlobError> {
+) -> Result<(), StateError> {
     file.set_len(bytes).map_err(no_room)?;
     if let Err(error) = sys::give_large_pages(file, bytes, cancelled) {
         tracing::debug!(%error, "No large pages for a file in memory: {error}");
@@ -41,9 +41,9 @@ pub(crate) fn make_room(
     Ok(())
 }
 
-pub(crate) fn seal(file: File) -> Result<OwnedFd, BlobError> {
+pub(crate) fn seal(file: File) -> Result<OwnedFd, StateError> {
     fcntl(&file, FcntlArg::F_ADD_SEALS(seals()))
-        .map_err(|error| BlobError::Assemble(error.into()))?;
+        .map_err(|error| StateError::Assemble(error.into()))?;
     Ok(file.into())
 }
 
@@ -58,12 +58,12 @@ fn seals() -> SealFlag {
 }
 
 /// The error for a file in memory that cannot be written.
-pub(crate) fn no_room(error: io::Error) -> BlobError {
+pub(crate) fn no_room(error: io::Error) -> StateError {
     match error.kind() {
         io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            BlobError::MemoryFull
+            StateError::MemoryFull
         }
-        _ => BlobError::Assemble(error),
+        _ => StateError::Assemble(error),
     }
 }
 
@@ -95,10 +95,13 @@ mod tests {
     fn full_memory_is_not_just_any_failure() {
         for error in [Errno::ENOSPC, Errno::ENOMEM] {
             assert!(
-                matches!(no_room(error.into()), BlobError::MemoryFull),
+                matches!(no_room(error.into()), StateError::MemoryFull),
                 "{error}"
             );
         }
-        assert!(matches!(no_room(Errno::EIO.into()), BlobError::Assemble(_)));
+        assert!(matches!(
+            no_room(Errno::EIO.into()),
+            StateError::Assemble(_)
+        ));
     }
 }

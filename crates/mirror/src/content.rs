@@ -3,7 +3,7 @@
 //! **Invariant:** only a few chunks are in memory at a time, however large the file is.
 
 use crate::{FilesError, folder::Status};
-use baton_chunks::BlobError;
+use baton_chunks::StateError;
 use baton_protocol::{CHUNK_BYTES, ChunkHash, INLINE_BYTES, Piece, files::Content};
 use bytes::Bytes;
 use std::{
@@ -143,12 +143,12 @@ impl<F: Borrow<File>> ContentWriter<F> {
     pub fn place(&mut self, hash: ChunkHash, bytes: &[u8]) -> Result<(), FilesError> {
         let found = baton_chunks::hash(bytes);
         if found != hash {
-            return Err(BlobError::Damaged { hash, found }.into());
+            return Err(StateError::Damaged { hash, found }.into());
         }
         let offsets = self
             .missing
             .remove(&hash)
-            .ok_or(BlobError::NotWanted { hash })?;
+            .ok_or(StateError::NotWanted { hash })?;
         for offset in offsets {
             write_at(&self.file, bytes, offset)?;
         }
@@ -158,7 +158,7 @@ impl<F: Borrow<File>> ContentWriter<F> {
     pub fn finish(self) -> Result<F, FilesError> {
         if !self.missing.is_empty() {
             let missing = self.missing.len();
-            return Err(BlobError::Incomplete { missing }.into());
+            return Err(StateError::Incomplete { missing }.into());
         }
         let file = self.file.borrow();
         file.set_len(self.bytes).map_err(unwritten)?;

@@ -1,6 +1,6 @@
 //! Errors about files.
 
-use baton_chunks::BlobError;
+use baton_chunks::StateError;
 use baton_protocol::DecodeError;
 use baton_transport::LinkError;
 use std::{
@@ -28,7 +28,7 @@ pub enum FilesError {
     #[error("The listing continues an earlier one that this machine does not have")]
     OutOfStep,
     #[error(transparent)]
-    Blob(#[from] BlobError),
+    State(#[from] StateError),
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error(transparent)]

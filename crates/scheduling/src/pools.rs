@@ -1,7 +1,7 @@
 //! How many workers each pool should have.
 //!
-//! In: the waiting jobs that would not start in time on the present workers, the load of each pool, and its
-//! terms. Out: how many workers to start now ([`to_start`]). Nothing here ends a worker: a pool's worker leaves
+//! In: the waiting jobs that would not start in time on the present workers, the load of each pool, and how far
+//! it may scale. Out: how many workers to start now ([`to_start`]). Nothing here ends a worker: a pool's worker leaves
 //! by itself once it has been idle for as long as [`idle_ms`] says. That is never less than a start takes, so a
 //! worker is kept if it would have to be requested again at once.
 //!
@@ -22,17 +22,17 @@ const LONGEST_STEP: Duration = Duration::from_secs(60);
 /// In a short life, each of these steps takes at most this fraction of it.
 const STEPS_IN_A_LIFE: u32 = 8;
 
-/// An administrator's settings for a pool.
+/// How far a pool may scale, as its administrator has set it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
+pub struct Scaling {
     pub min: u32,
     pub max: u32,
     /// All waiting work should begin within this time.
     pub target_wait_ms: u64,
 }
 
-impl Terms {
-    /// The terms of a pool that starts no workers: only those that are up may count.
+impl Scaling {
+    /// For a pool that starts no workers: only those that are up may count.
     #[must_use]
     pub fn while_paused(self, up: u32) -> Self {
         Self {
@@ -121,7 +121,7 @@ pub struct Floor {
 #[must_use]
 pub fn floors(
     lessons: &[Lesson],
-    pools: &[(Terms, Kind)],
+    pools: &[(Scaling, Kind)],
     other_slots: u32,
     now_ms: i64,
 ) -> Vec<Floor> {
@@ -134,11 +134,11 @@ pub fn floors(
         let mut missing = lesson.slots - of_others;
         let mut is_due = missing == 0;
         for number in &lesson.pools {
-            let Some((terms, kind)) = pools.get(*number) else {
+            let Some((scaling, kind)) = pools.get(*number) else {
                 continue;
             };
             let (slots, floor) = (kind.slots.max(1), &mut floors[*number]);
-            let room = terms.max.saturating_sub(floor.workers);
+            let room = scaling.max.saturating_sub(floor.workers);
             let workers = missing.div_ceil(slots).min(room);
             missing = missing.saturating_sub(workers.saturating_mul(slots));
             let ahead_ms = ahead_ms(workers, kind);
@@ -170,7 +170,7 @@ pub fn ahead_ms(workers: u32, kind: &Kind) -> i64 {
 pub fn ready_slots(
     lesson: &Lesson,
     lessons: &[Lesson],
-    pools: &[(Terms, Kind)],
+    pools: &[(Scaling, Kind)],
     other_slots: u32,
 ) -> u32 {
     let is_present =
@@ -178,8 +178,8 @@ pub fn ready_slots(
     let present: Vec<Lesson> = lessons.iter().filter(is_present).cloned().collect();
     let floors = floors(&present, pools, other_slots, lesson.start_ms);
     let of_pool = |number: &usize| {
-        let (terms, kind) = pools.get(*number)?;
-        let workers = floors[*number].workers.max(terms.min);
+        let (scaling, kind) = pools.get(*number)?;
+        let workers = floors[*number].workers.max(scaling.min);
         Some(workers.saturating_mul(kind.slots))
     };
     let of_pools = lesson.pools.iter().filter_map(of_pool);
@@ -188,16 +188,16 @@ pub fn ready_slots(
 
 /// Gives each job to the first pool that can run it and may have more workers. A paused pool may not.
 #[must_use]
-pub fn demands(waiting: &[Waiting], pools: &[(Terms, Present)]) -> Vec<Demand> {
+pub fn demands(waiting: &[Waiting], pools: &[(Scaling, Present)]) -> Vec<Demand> {
     let mut demands = vec![Demand::default(); pools.len()];
     for job in waiting {
         let has_room = |pool: &&usize| {
-            let Some((terms, present)) = pools.get(**pool) else {
+            let Some((scaling, present)) = pools.get(**pool) else {
                 return false;
             };
             let mut demand = demands[**pool];
             demand.add(job);
-            !present.is_paused() && unbounded(terms, &demand, present) <= terms.max
+            !present.is_paused() && unbounded(scaling, &demand, present) <= scaling.max
         };
         if let Some(pool) = job.pools.iter().find(has_room) {
             demands[*pool].add(job);
@@ -216,12 +216,12 @@ impl Demand {
 /// How many workers the pool should have: enough for running jobs, and for the waiting work within
 /// the target wait.
 #[must_use]
-pub fn wanted(terms: &Terms, demand: &Demand, present: &Present) -> u32 {
-    unbounded(terms, demand, present).clamp(terms.min.min(terms.max), terms.max)
+pub fn wanted(scaling: &Scaling, demand: &Demand, present: &Present) -> u32 {
+    unbounded(scaling, demand, present).clamp(scaling.min.min(scaling.max), scaling.max)
 }
 
-fn unbounded(terms: &Terms, demand: &Demand, present: &Present) -> u32 {
-    let in_time = demand.work_ms.div_ceil(terms.target_wait_ms.max(1));
+fn unbounded(scaling: &Scaling, demand: &Demand, present: &Present) -> u32 {
+    let in_time = demand.work_ms.div_ceil(scaling.target_wait_ms.max(1));
     // A job needs only one slot, however long it is.
     let slots = u32::try_from(in_time).map_or(demand.jobs, |slots| slots.min(demand.jobs));
     let slots = present.running.saturating_add(slots);
@@ -230,12 +230,12 @@ fn unbounded(terms: &Terms, demand: &Demand, present: &Present) -> u32 {
 
 /// How many workers to request now.
 #[must_use]
-pub fn to_start(terms: &Terms, demand: &Demand, present: &Present) -> u32 {
+pub fn to_start(scaling: &Scaling, demand: &Demand, present: &Present) -> u32 {
     if present.is_paused() {
         return 0;
     }
     let has = present.up.saturating_add(present.pending);
-    let missing = wanted(terms, demand, present).saturating_sub(has);
+    let missing = wanted(scaling, demand, present).saturating_sub(has);
     missing.min(MOST_PENDING.saturating_sub(present.pending))
 }
 

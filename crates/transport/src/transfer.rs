@@ -10,7 +10,7 @@
 //! read. If its future is dropped instead, reading stops within one batch of chunks.
 
 use crate::{ChunkClient, LinkError};
-use baton_chunks::{Assembler, BlobError, Bundle, ChunkDirectory, Collector, Ledger};
+use baton_chunks::{Assembler, Bundle, ChunkDirectory, Collector, Ledger, StateError};
 use baton_protocol::{
     ChunkHash, Manifest, StateVersion,
     shim::{Delta, Snapshot},
@@ -48,7 +48,7 @@ pub enum TransferError {
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error(transparent)]
-    Blob(#[from] BlobError),
+    State(#[from] StateError),
     #[error("The transfer of the state was aborted")]
     Join(#[from] JoinError),
     /// On the memory transport.
@@ -63,7 +63,7 @@ impl TransferError {
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Link(error) => error.may_pass(),
-            Self::Blob(error) => error.may_pass(),
+            Self::State(error) => error.may_pass(),
             Self::Join(_) | Self::NoResult => false,
         }
     }
@@ -72,11 +72,11 @@ impl TransferError {
 /// Reads the changes into a sealed file in memory, and returns them, too: for the ledger, or for another attempt.
 ///
 /// # Errors
-/// The inner error is the reading's own; [`BlobError::Cancelled`] if `cancel` was triggered.
+/// The inner error is the reading's own; [`StateError::Cancelled`] if `cancel` was triggered.
 pub async fn pack(
     changes: Changes,
     cancel: CancellationToken,
-) -> Result<(Result<Bundle, BlobError>, Changes), TransferError> {
+) -> Result<(Result<Bundle, StateError>, Changes), TransferError> {
     let quick = baton_chunks::is_quick(&changes.snapshot);
     let pack = move || {
         let Changes {
@@ -99,7 +99,7 @@ pub async fn pack(
 ///
 /// # Errors
 /// If it contradicts itself or what was sent before.
-pub fn unpack(bundle: Bundle, ledger: Ledger) -> Result<Received, BlobError> {
+pub fn unpack(bundle: Bundle, ledger: Ledger) -> Result<Received, StateError> {
     let ledger = bundle.enter(ledger)?;
     let (file, delta) = bundle.into_parts();
     Ok(Received {
@@ -113,7 +113,7 @@ pub fn unpack(bundle: Bundle, ledger: Ledger) -> Result<Received, BlobError> {
 /// ends hold once it has been applied.
 ///
 /// # Errors
-/// If the memory cannot be read or the chunks cannot be stored; [`BlobError::Cancelled`] if `cancel` was triggered.
+/// If the memory cannot be read or the chunks cannot be stored; [`StateError::Cancelled`] if `cancel` was triggered.
 pub async fn upload(
     chunk_client: &ChunkClient,
     changes: Changes,
@@ -137,7 +137,7 @@ pub async fn upload(
             return Ok(collector.finish());
         };
         let stored = cancel.run_until_cancelled(chunk_client.put_missing(batch));
-        stored.await.ok_or(BlobError::Cancelled)??;
+        stored.await.ok_or(StateError::Cancelled)??;
     }
 }
 
@@ -205,7 +205,7 @@ async fn place(
 }
 
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, BlobError> + Send + 'static,
+    work: impl FnOnce() -> Result<T, StateError> + Send + 'static,
 ) -> Result<T, TransferError> {
     Ok(spawn_blocking(work).await??)
 }

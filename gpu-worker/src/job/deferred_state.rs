@@ -18,7 +18,7 @@ use crate::{
     session::{Keeper, TableState},
     transfer::{Access, Transport, send_back},
 };
-use baton_chunks::{BlobError, Ledger};
+use baton_chunks::{Ledger, StateError};
 use baton_protocol::{JobEvent, RemoteError, State, StateVersion, shim::Snapshot};
 use baton_transport::{Backoff, Changes, TransferError};
 use futures_util::future::BoxFuture;
@@ -239,12 +239,12 @@ impl DeferredState {
 fn is_lasting(error: &TransferError) -> bool {
     matches!(
         error,
-        TransferError::Blob(
-            BlobError::MemoryNotPermitted { .. }
-                | BlobError::ProcessGone { .. }
-                | BlobError::Memory { .. }
-                | BlobError::Ledger { .. }
-                | BlobError::NoRoom { .. }
+        TransferError::State(
+            StateError::MemoryNotPermitted { .. }
+                | StateError::ProcessGone { .. }
+                | StateError::Memory { .. }
+                | StateError::Ledger { .. }
+                | StateError::NoRoom { .. }
         )
     )
 }

@@ -2,7 +2,7 @@
 //! what to do next.
 
 use super::{autostart::Obstacle, link::describe};
-use baton_chunks::BlobError;
+use baton_chunks::StateError;
 use baton_humanize::SAFE;
 use baton_mirror::FilesError;
 use baton_protocol::{JobId, Outcome, RemoteError};
@@ -123,7 +123,7 @@ impl Failure {
     pub(super) fn transfer(error: &TransferError, job: JobId) -> Self {
         match error {
             TransferError::Link(LinkError::StoreFull { .. })
-            | TransferError::Blob(BlobError::Full { .. }) => Self::service(
+            | TransferError::State(StateError::Full { .. }) => Self::service(
                 format!(
                     "The GPU service has no room for the variables of this cell ({}). {SAFE}",
                     describe(error)
@@ -131,7 +131,7 @@ impl Failure {
                 "delete large variables that the cell does not need, or tell your course staff",
                 job,
             ),
-            TransferError::Blob(error @ BlobError::MemoryFull) => Self::service(
+            TransferError::State(error @ StateError::MemoryFull) => Self::service(
                 format!("{error} of this cell. {SAFE}"),
                 "delete large variables that the cell does not need",
                 job,

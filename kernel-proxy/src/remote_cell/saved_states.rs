@@ -16,7 +16,7 @@ use super::{
     session_state::SessionState,
     transfer::{self, Transfer},
 };
-use baton_chunks::{BlobError, Ledger};
+use baton_chunks::{Ledger, StateError};
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::{
     AboutState, CallId, JobId, RemoteError, SavedState,
@@ -309,7 +309,7 @@ impl From<LinkError> for Stop {
 impl From<TransferError> for Stop {
     fn from(error: TransferError) -> Self {
         let (value, hint) = match &error {
-            TransferError::Blob(BlobError::Cancelled) => return Self::Cancelled,
+            TransferError::State(StateError::Cancelled) => return Self::Cancelled,
             TransferError::Link(LinkError::Refused { problem }) => {
                 (problem.detail.clone(), problem.hint.clone())
             }
@@ -317,7 +317,7 @@ impl From<TransferError> for Stop {
                 format!("The broker cannot store more: {text}"),
                 Some("delete a saved state that you no longer need: %gpu_states lists them, %gpu_states --delete NAME deletes one; its space is freed within minutes. If you have none, tell the operator of the broker".to_owned()),
             ),
-            TransferError::Blob(BlobError::MemoryFull) => (
+            TransferError::State(StateError::MemoryFull) => (
                 format!("{error}"),
                 Some("delete large variables that you do not need".to_owned()),
             ),

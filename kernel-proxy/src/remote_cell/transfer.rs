@@ -4,7 +4,7 @@
 //! All other state goes through the broker in chunks. Results return by the same transport.
 
 use super::{link::BrokerAccess, session_state::SessionState};
-use baton_chunks::{BlobError, Bundle, Ledger};
+use baton_chunks::{Bundle, Ledger, StateError};
 use baton_protocol::{HeldState, Manifest, State, shim::Snapshot};
 use baton_transport::{
     Changes, ChunkClient, HeldMemory, MemoryHolder, Received, TransferError, transfer,
@@ -15,11 +15,11 @@ use tokio_util::sync::CancellationToken;
 pub(super) fn is_lasting(error: &TransferError) -> bool {
     matches!(
         error,
-        TransferError::Blob(
-            BlobError::Ledger { .. }
-                | BlobError::Manifest(_)
-                | BlobError::Bundle(_)
-                | BlobError::NotWanted { .. }
+        TransferError::State(
+            StateError::Ledger { .. }
+                | StateError::Manifest(_)
+                | StateError::Bundle(_)
+                | StateError::NotWanted { .. }
         )
     )
 }

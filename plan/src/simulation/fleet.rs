@@ -11,7 +11,7 @@ mod world;
 use super::{Course, Estimate, Length, Runs, Times, each_seed, statistics::Spread};
 use baton_protocol::Requirement;
 use baton_scheduling::{
-    pools::{self, Terms},
+    pools::{self, Scaling},
     queue::Offer,
 };
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub struct Machines {
 #[derive(Debug, Clone)]
 pub struct Pool {
     pub kind: MachineKind,
-    pub terms: Terms,
+    pub scaling: Scaling,
     /// From the request to the machine's first cell.
     pub start: Times,
     /// A machine leaves after this long without a cell; `None` if it stays.
@@ -166,7 +166,7 @@ impl Fleet {
 
     /// How many seconds before a lesson the pools may have to request machines for it.
     fn longest_start(&self) -> f64 {
-        let ahead = |pool: &Pool| pools::ahead_ms(pool.terms.max, &pool.as_pool());
+        let ahead = |pool: &Pool| pools::ahead_ms(pool.scaling.max, &pool.as_pool());
         let most_ms = self.pools.iter().map(ahead).max().unwrap_or(0);
         most_ms as f64 / 1e3
     }

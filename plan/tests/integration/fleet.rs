@@ -5,7 +5,7 @@ use crate::{
     simulation::{HOUR, past},
 };
 use baton_plan::{
-    PoolTerms, Rates, Repairman, repairman, simulated_lesson,
+    PoolScaling, Rates, Repairman, repairman, simulated_lesson,
     simulation::{
         Course, Fleet, FleetAnswer, Group, Length, MachineKind, Machines, Pool, Runs, Times, fleet,
     },
@@ -63,7 +63,7 @@ fn with(groups: Vec<Group>, machines: Vec<Machines>) -> Fleet {
 fn pool(min: u32, max: u32, idle: f64) -> Pool {
     Pool {
         kind: gpus("a100", 80),
-        terms: PoolTerms {
+        scaling: PoolScaling {
             min,
             max,
             target_wait_ms: 60_000,
@@ -403,7 +403,7 @@ proptest! {
                 prop_assert!(used.utilisation.mean <= 1.0 + 1e-9);
             }
             for (pool, used) in class.pools.iter().zip(&answer.kinds[class.machines.len()..]) {
-                prop_assert!(used.machines.mean <= f64::from(pool.terms.max) + 1e-9);
+                prop_assert!(used.machines.mean <= f64::from(pool.scaling.max) + 1e-9);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::Finding;
 use crate::{service::check_private, settings::Settings};
-use baton_chunks::{BlobError, memory};
+use baton_chunks::{StateError, memory};
 use nix::sys::statvfs::statvfs;
 use std::{
     fs,
@@ -42,7 +42,7 @@ fn read_byte(child: &Child) -> Result<(), String> {
     let address = maps.lines().find_map(readable_address);
     let address = address.ok_or("The memory map of a child lists no readable memory")?;
     let pid = i32::try_from(child.id()).map_err(|error| error.to_string())?;
-    memory::read(pid, address, &mut [0]).map_err(|error: BlobError| error.to_string())
+    memory::read(pid, address, &mut [0]).map_err(|error: StateError| error.to_string())
 }
 
 /// `5581e0000000-5581e0002000 r--p …`

@@ -12,7 +12,7 @@ use anyhow::Context;
 use baton_broker::PoolSettings;
 use baton_humanize::approximate;
 use baton_plan::{
-    PastCell, PoolTerms, simulated_lesson,
+    PastCell, PoolScaling, simulated_lesson,
     simulation::{
         Course, Fleet, Group, Length, MachineKind, Machines, PastWaits, Pool, Runs, Times, fleet,
     },
@@ -200,7 +200,7 @@ impl Named {
         let mut known = None;
         let pool = |said: &PoolArgument| match said.size {
             Some(size) => Ok(Pool {
-                terms: PoolTerms {
+                scaling: PoolScaling {
                     min: size.min,
                     max: size.max,
                     target_wait_ms: u64::try_from(plan.target_wait.as_millis())?,
@@ -292,7 +292,7 @@ fn configured(plan: &Plan, said: &PoolArgument, known: &[PoolSettings]) -> anyho
         )
     })?;
     Ok(Pool {
-        terms: pool.terms(),
+        scaling: pool.scaling(),
         kind: kind(&said.kind, pool.offers()),
         start: start(plan, said),
         idle: pool.idle().map(|idle| idle.as_secs_f64()),

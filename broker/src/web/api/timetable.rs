@@ -32,12 +32,12 @@ pub(crate) async fn outlooks(
         lessons: coming,
         other_slots,
     } = ask(shared, Event::Lessons).await?;
-    let (pools, terms) = (shared.pools.all(), &shared.pools.terms);
+    let (pools, scaling) = (shared.pools.all(), &shared.pools.scaling);
     let known = &shared.pools.lessons;
     let needed = known
-        .needed(&shared.store, &coming, terms, unix_ms())
+        .needed(&shared.store, &coming, scaling, unix_ms())
         .await?;
-    let kinds = timetable::kinds(&pools, terms);
+    let kinds = timetable::kinds(&pools, scaling);
     let mut outlooks = Vec::new();
     for course in courses_of(shared, caller).await? {
         if course.timetable.is_empty() || !caller.identity.may_steer(&course.course) {

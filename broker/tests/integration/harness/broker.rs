@@ -39,7 +39,7 @@ pub(crate) struct Rules {
     pub(crate) worker_grace: Duration,
     pub(crate) proxy_grace: Duration,
     pub(crate) silent_proxy_grace: Duration,
-    pub(crate) blob_limit_bytes: u64,
+    pub(crate) chunks_limit_bytes: u64,
     pub(crate) person_limit_bytes: Option<u64>,
     pub(crate) output_limit_bytes: u64,
     /// The contents of the people file.
@@ -68,7 +68,7 @@ impl Default for Rules {
             worker_grace: Duration::from_millis(300),
             proxy_grace: LONG,
             silent_proxy_grace: LONG,
-            blob_limit_bytes: 1 << 30,
+            chunks_limit_bytes: 1 << 30,
             person_limit_bytes: None,
             output_limit_bytes: 256 << 20,
             people: None,
@@ -121,7 +121,7 @@ impl Broker {
         config.proxy_grace = rules.proxy_grace;
         config.silent_proxy_grace = rules.silent_proxy_grace;
         config.restart_grace = LONG;
-        config.blob_limit_bytes = rules.blob_limit_bytes;
+        config.chunks_limit_bytes = rules.chunks_limit_bytes;
         config.person_limit_bytes = rules.person_limit_bytes;
         config.output_limit_bytes = rules.output_limit_bytes;
         if let Some(people) = &rules.people {
@@ -222,7 +222,7 @@ fn config_in(folder: &Path) -> Config {
     Config::new(
         Listen::Unix(folder.join("broker.sock")),
         folder.join("broker.db"),
-        folder.join("blobs"),
+        folder.join("chunks"),
     )
 }
 

@@ -1,7 +1,7 @@
 //! The work of packing, in parts for several threads: ranges to copy, which already have a place in
 //! the file, and ranges to search for changes.
 
-use crate::{BlobError, Ledger, layout::border, memory};
+use crate::{Ledger, StateError, layout::border, memory};
 use baton_protocol::{memory::BLOCK_BYTES, shim::SegmentView};
 use std::{mem, ops::Range};
 
@@ -44,11 +44,11 @@ pub(super) fn lay_out<'snapshot>(
     ledger: &Ledger,
     end: &mut u64,
     cancelled: &(dyn Fn() -> bool + Sync),
-) -> Result<Vec<Task<'snapshot>>, BlobError> {
+) -> Result<Vec<Task<'snapshot>>, StateError> {
     let mut tasks = Vec::with_capacity(views.len());
     for view in views {
         if cancelled() {
-            return Err(BlobError::Cancelled);
+            return Err(StateError::Cancelled);
         }
         let whole = 0..view.bytes;
         let (placed, sought) = match view.digests {
@@ -84,7 +84,7 @@ fn found_changed(
     digests: u64,
     known: &[u128],
     blocks_end: u64,
-) -> Result<Vec<Range<u64>>, BlobError> {
+) -> Result<Vec<Range<u64>>, StateError> {
     const DIGEST_BYTES: usize = size_of::<u128>();
     let blocks = usize::try_from(blocks_end / BLOCK_BYTES as u64).unwrap_or(usize::MAX);
     let mut ranges = Vec::new();

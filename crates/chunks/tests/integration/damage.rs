@@ -1,7 +1,7 @@
 //! Messages that contradict themselves, or what is already there, are refused.
 
 use crate::ends::{End, collect, noise};
-use baton_chunks::{Assembler, BlobError, Collector, Ledger, check_size, hash};
+use baton_chunks::{Assembler, Collector, Ledger, StateError, check_size, hash};
 use baton_protocol::{
     CHUNK_BYTES, Manifest, Piece, SegmentPart, StateVersion, TableId,
     shim::{SegmentView, Snapshot, Stream, StreamPart},
@@ -79,7 +79,7 @@ fn a_known_segment_keeps_its_size() {
     home.set(7, noise(101, 1));
     let error = home.send(b"").err().unwrap();
     assert!(
-        matches!(error, BlobError::Ledger { segment: 7, .. }),
+        matches!(error, StateError::Ledger { segment: 7, .. }),
         "{error}"
     );
     assert!(error.to_string().contains("another size"), "{error}");
@@ -118,19 +118,19 @@ fn chunks_are_verified_as_they_arrive() {
 
     let wrong = assembler.place(first, &message.chunks[&second]);
     assert!(
-        matches!(wrong, Err(BlobError::Damaged { hash, found }) if (hash, found) == (first, second))
+        matches!(wrong, Err(StateError::Damaged { hash, found }) if (hash, found) == (first, second))
     );
     let cut = assembler.place(first, &message.chunks[&first][..100]);
-    assert!(matches!(cut, Err(BlobError::Damaged { .. })));
+    assert!(matches!(cut, Err(StateError::Damaged { .. })));
     let foreign = assembler.place(hash(b"foreign"), b"foreign");
-    assert!(matches!(foreign, Err(BlobError::NotWanted { .. })));
+    assert!(matches!(foreign, Err(StateError::NotWanted { .. })));
     assert_eq!(assembler.wanted(), wanted);
 
     assembler.place(first, &message.chunks[&first]).unwrap();
     assembler.place(first, &message.chunks[&first]).unwrap();
     assert_eq!(assembler.wanted(), [second]);
     let early = assembler.finish().err().unwrap();
-    assert!(matches!(early, BlobError::Incomplete { missing: 1 }));
+    assert!(matches!(early, StateError::Incomplete { missing: 1 }));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_state_that_says_more_than_there_is_room_for_is_refused() {
     let limit_bytes = (1 << 30) - 1;
     let error = Assembler::new(large.clone(), Ledger::default(), limit_bytes).err();
     assert!(
-        matches!(error, Some(BlobError::NoRoom { bytes, .. }) if bytes == 1 << 30),
+        matches!(error, Some(StateError::NoRoom { bytes, .. }) if bytes == 1 << 30),
         "{error:?}"
     );
     assert!(Assembler::new(large, Ledger::default(), 1 << 30).is_ok());
@@ -181,7 +181,7 @@ fn a_snapshot_that_claims_too_much_is_refused() {
             dropped_segments: Vec::new(),
         };
         let found = match check_size(&snapshot, 1 << 30) {
-            Err(BlobError::NoRoom { bytes, .. }) => Some(bytes),
+            Err(StateError::NoRoom { bytes, .. }) => Some(bytes),
             other => other.map(|()| None).unwrap(),
         };
         assert_eq!(found, expected);

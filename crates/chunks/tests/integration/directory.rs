@@ -1,7 +1,7 @@
 //! Chunks in a folder: damage, limits, a full disk, and other programs that use it at the same time.
 
 use crate::ends::noise;
-use baton_chunks::{BlobError, ChunkDirectory, hash};
+use baton_chunks::{ChunkDirectory, StateError, hash};
 use baton_protocol::{CHUNK_BYTES, ChunkHash};
 use std::{
     fs::{self, File},
@@ -99,7 +99,7 @@ fn a_store_refuses_more_than_its_limit() {
     assert!(
         matches!(
             error,
-            BlobError::Full {
+            StateError::Full {
                 limit_bytes: Some(10),
                 ..
             }
@@ -138,7 +138,7 @@ fn a_cache_makes_room_by_what_was_not_used_for_longest() {
         .unwrap()
         .put(&noise(11, 1))
         .unwrap_err();
-    assert!(matches!(error, BlobError::Full { .. }), "{error}");
+    assert!(matches!(error, StateError::Full { .. }), "{error}");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_folder_that_cannot_be_used_is_named() {
     let store = ChunkDirectory::open(folder.path().into(), 1 << 30).unwrap();
     fs::remove_dir(folder.path().join("unfinished")).unwrap();
     let error = store.put(b"bytes").unwrap_err();
-    assert!(matches!(error, BlobError::Directory { .. }), "{error}");
+    assert!(matches!(error, StateError::Directory { .. }), "{error}");
     let root = folder.path().to_str().unwrap();
     assert!(error.to_string().contains(root), "{error}");
 }
@@ -173,7 +173,7 @@ fn a_chunk_has_a_largest_size() {
     let folder = TempDir::new().unwrap();
     let store = ChunkDirectory::open(folder.path().into(), 1 << 30).unwrap();
     let error = store.put(&vec![0; CHUNK_BYTES + 1]).unwrap_err();
-    assert!(matches!(error, BlobError::TooLarge { .. }), "{error}");
+    assert!(matches!(error, StateError::TooLarge { .. }), "{error}");
 }
 
 #[test]

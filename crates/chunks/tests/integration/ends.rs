@@ -1,7 +1,7 @@
 //! The two ends of an object table: their segments are in this process's memory, with a store of
 //! chunks between them.
 
-use baton_chunks::{Assembler, BlobError, Bundle, Collector, Ledger, pack};
+use baton_chunks::{Assembler, Bundle, Collector, Ledger, StateError, pack};
 use baton_protocol::{
     ChunkHash, Manifest, StateVersion, TableId,
     shim::{Delta, Extent, MAPPED_BYTES, SegmentView, Snapshot},
@@ -54,7 +54,7 @@ impl End {
         }
     }
 
-    pub(crate) fn send(&mut self, stream: &[u8]) -> Result<Message, BlobError> {
+    pub(crate) fn send(&mut self, stream: &[u8]) -> Result<Message, StateError> {
         let (manifest, chunks, ledger) =
             collect(self.snapshot(stream), std::mem::take(&mut self.ledger))?;
         self.sent(ledger);
@@ -62,7 +62,7 @@ impl End {
     }
 
     /// Packs the same message as one file in memory.
-    pub(crate) fn pack(&mut self, stream: &[u8]) -> Result<Bundle, BlobError> {
+    pub(crate) fn pack(&mut self, stream: &[u8]) -> Result<Bundle, StateError> {
         let pid = i32::try_from(std::process::id()).unwrap();
         let bundle = pack(pid, &self.snapshot(stream), &self.ledger, &|| false)?;
         let ledger = bundle.enter(std::mem::take(&mut self.ledger))?;
@@ -78,7 +78,7 @@ impl End {
     }
 
     /// Applies such a file as if received. Returns its stream.
-    pub(crate) fn unpack(&mut self, bundle: Bundle) -> Result<Vec<u8>, BlobError> {
+    pub(crate) fn unpack(&mut self, bundle: Bundle) -> Result<Vec<u8>, StateError> {
         let content = bundle.content().clone();
         let (file, _) = bundle.into_parts();
         let bundle = Bundle::receive(content, file)?;
@@ -89,7 +89,7 @@ impl End {
     }
 
     /// Applies a message. Returns its stream.
-    pub(crate) fn receive(&mut self, message: &Message) -> Result<Vec<u8>, BlobError> {
+    pub(crate) fn receive(&mut self, message: &Message) -> Result<Vec<u8>, StateError> {
         let ledger = std::mem::take(&mut self.ledger);
         let mut assembler = Assembler::new(message.manifest.clone(), ledger, u64::MAX)?;
         for hash in assembler.wanted() {
@@ -129,7 +129,7 @@ impl End {
 pub(crate) fn collect(
     snapshot: Snapshot,
     ledger: Ledger,
-) -> Result<(Manifest, Store, Ledger), BlobError> {
+) -> Result<(Manifest, Store, Ledger), StateError> {
     let pid = i32::try_from(std::process::id()).unwrap();
     let base = StateVersion {
         table: TableId::random(),

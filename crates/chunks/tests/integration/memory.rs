@@ -1,6 +1,6 @@
 //! Reading another process's memory.
 
-use baton_chunks::{BlobError, memory};
+use baton_chunks::{StateError, memory};
 use std::{
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
@@ -62,7 +62,7 @@ fn an_address_that_is_not_there_is_named() {
     assert!(
         matches!(
             error,
-            BlobError::Memory {
+            StateError::Memory {
                 address: 0x10,
                 bytes: 4,
                 ..
@@ -78,7 +78,7 @@ fn a_process_that_ended_is_named() {
     python.child.kill().unwrap();
     python.child.wait().unwrap();
     let error = memory::read(python.pid(), python.address, &mut [0; 4]).unwrap_err();
-    assert!(matches!(error, BlobError::ProcessGone { .. }), "{error}");
+    assert!(matches!(error, StateError::ProcessGone { .. }), "{error}");
 }
 
 #[test]

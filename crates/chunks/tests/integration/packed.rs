@@ -6,7 +6,7 @@ use crate::{
     round_trip::{change, make},
     sys::Mapped,
 };
-use baton_chunks::{BlobError, Bundle, Ledger, pack};
+use baton_chunks::{Bundle, Ledger, StateError, pack};
 use baton_protocol::{
     memory::{self, BLOCK_BYTES},
     shim::{Delta, Extent, MAPPED_BYTES, Patch, SegmentDelta},
@@ -178,7 +178,7 @@ fn packing_can_be_given_up() {
     home.set(1, noise(20 << 20, 1));
     let pid = i32::try_from(std::process::id()).unwrap();
     let error = pack(pid, &home.snapshot(b""), &Ledger::default(), &|| true).unwrap_err();
-    assert!(matches!(error, BlobError::Cancelled), "{error}");
+    assert!(matches!(error, StateError::Cancelled), "{error}");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn memory_that_is_not_there_is_named() {
     snapshot.segments[0].address = 4096;
     let pid = i32::try_from(std::process::id()).unwrap();
     let error = pack(pid, &snapshot, &Ledger::default(), &|| false).unwrap_err();
-    assert!(matches!(error, BlobError::Memory { .. }), "{error}");
+    assert!(matches!(error, StateError::Memory { .. }), "{error}");
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_segment_that_was_never_sent_is_not_known() {
     home.seen.push(1);
     let error = home.pack(b"").unwrap_err();
     assert!(
-        matches!(error, BlobError::Ledger { segment: 1, .. }),
+        matches!(error, StateError::Ledger { segment: 1, .. }),
         "{error}"
     );
 }

@@ -1,14 +1,14 @@
-//! Pools keep their terms whatever jobs wait.
+//! Pools stay within their limits, whatever jobs wait.
 #![allow(clippy::unwrap_used)]
 
 use baton_scheduling::pools::{
-    Demand, Floor, Kind, Lesson, MOST_FAILURES, MOST_PENDING, Present, Terms, Waiting, demands,
+    Demand, Floor, Kind, Lesson, MOST_FAILURES, MOST_PENDING, Present, Scaling, Waiting, demands,
     floors, idle_ms, ready_slots, to_start, wanted,
 };
 use proptest::prelude::*;
 
-fn terms() -> impl Strategy<Value = Terms> {
-    (0..4_u32, 0..8_u32, 1..120_000_u64).prop_map(|(min, more, target_wait_ms)| Terms {
+fn scaling() -> impl Strategy<Value = Scaling> {
+    (0..4_u32, 0..8_u32, 1..120_000_u64).prop_map(|(min, more, target_wait_ms)| Scaling {
         min,
         max: min + more,
         target_wait_ms,
@@ -54,21 +54,21 @@ fn lessons(pools: usize) -> impl Strategy<Value = Vec<Lesson>> {
     prop::collection::vec(lesson, 0..6)
 }
 
-fn kinds() -> impl Strategy<Value = Vec<(Terms, Kind)>> {
+fn kinds() -> impl Strategy<Value = Vec<(Scaling, Kind)>> {
     let kind = (1..5_u32, 0..600_000_i64);
     let kind = kind.prop_map(|(slots, start_ms)| Kind { slots, start_ms });
-    prop::collection::vec((terms(), kind), 3..=3)
+    prop::collection::vec((scaling(), kind), 3..=3)
 }
 
 proptest! {
     #[test]
-    fn lessons_never_ask_for_more_than_the_terms_or_than_they_need(
+    fn lessons_never_ask_for_more_than_the_limits_or_than_they_need(
         lessons in lessons(3), kinds in kinds(), others in 0..20_u32, now in 0..4_000_000_i64,
     ) {
         let floors = floors(&lessons, &kinds, others, now);
         let mut slots = 0;
-        for (floor, (terms, kind)) in floors.iter().zip(&kinds) {
-            prop_assert!(floor.workers <= terms.max);
+        for (floor, (scaling, kind)) in floors.iter().zip(&kinds) {
+            prop_assert!(floor.workers <= scaling.max);
             prop_assert_eq!(floor.workers == 0, floor.until_ms == 0);
             slots += floor.workers.saturating_sub(1) * kind.slots;
         }
@@ -82,7 +82,7 @@ proptest! {
         lesson.pools = vec![0, 1, 2];
         let floors = floors(std::slice::from_ref(&lesson), &kinds, others, lesson.start_ms);
         let has: u32 = floors.iter().zip(&kinds).map(|(floor, (_, kind))| floor.workers * kind.slots).sum();
-        let most: u32 = kinds.iter().map(|(terms, kind)| terms.max * kind.slots).sum();
+        let most: u32 = kinds.iter().map(|(scaling, kind)| scaling.max * kind.slots).sum();
         prop_assert!(has >= lesson.slots.saturating_sub(others).min(most));
     }
 
@@ -93,39 +93,39 @@ proptest! {
     ) {
         (lesson.pools, lesson.other_slots) = (vec![0, 1, 2], others);
         let ready = ready_slots(&lesson, std::slice::from_ref(&lesson), &kinds, others);
-        let most = kinds.iter().map(|(terms, kind)| terms.max * kind.slots).sum::<u32>() + others;
+        let most = kinds.iter().map(|(scaling, kind)| scaling.max * kind.slots).sum::<u32>() + others;
         prop_assert!((lesson.slots.min(most)..=most).contains(&ready));
         let floors = floors(std::slice::from_ref(&lesson), &kinds, others, lesson.start_ms);
-        let of_pools = kinds.iter().zip(floors).map(|((terms, kind), floor)| floor.workers.max(terms.min) * kind.slots);
+        let of_pools = kinds.iter().zip(floors).map(|((scaling, kind), floor)| floor.workers.max(scaling.min) * kind.slots);
         prop_assert_eq!(ready, others + of_pools.sum::<u32>());
     }
 
     #[test]
-    fn a_pool_stays_within_its_terms(terms in terms(), demand in demand(), present in present()) {
-        let wanted = wanted(&terms, &demand, &present);
-        prop_assert!((terms.min..=terms.max).contains(&wanted));
-        let start = to_start(&terms, &demand, &present);
+    fn a_pool_stays_within_its_limits(scaling in scaling(), demand in demand(), present in present()) {
+        let wanted = wanted(&scaling, &demand, &present);
+        prop_assert!((scaling.min..=scaling.max).contains(&wanted));
+        let start = to_start(&scaling, &demand, &present);
         prop_assert!(start == 0 || present.up + present.pending + start <= wanted);
         prop_assert!(start == 0 || present.pending + start <= MOST_PENDING);
         prop_assert!(start == 0 || !present.is_paused());
     }
 
     #[test]
-    fn more_work_never_wants_fewer_workers(terms in terms(), demand in demand(), present in present(), more in demand()) {
+    fn more_work_never_wants_fewer_workers(scaling in scaling(), demand in demand(), present in present(), more in demand()) {
         let sum = Demand { jobs: demand.jobs + more.jobs, work_ms: demand.work_ms + more.work_ms };
-        prop_assert!(wanted(&terms, &sum, &present) >= wanted(&terms, &demand, &present));
+        prop_assert!(wanted(&scaling, &sum, &present) >= wanted(&scaling, &demand, &present));
     }
 
     #[test]
-    fn no_more_workers_are_wanted_than_jobs_need(terms in terms(), demand in demand(), present in present()) {
+    fn no_more_workers_are_wanted_than_jobs_need(scaling in scaling(), demand in demand(), present in present()) {
         let jobs = present.running + demand.jobs;
-        prop_assert!(wanted(&terms, &demand, &present) <= terms.min.max(jobs.div_ceil(present.slots)));
+        prop_assert!(wanted(&scaling, &demand, &present) <= scaling.min.max(jobs.div_ceil(present.slots)));
     }
 
     #[test]
     fn a_job_goes_to_one_pool_that_can_run_it(
         waiting in waiting(3),
-        pools in prop::collection::vec((terms(), present()), 3),
+        pools in prop::collection::vec((scaling(), present()), 3),
     ) {
         let demands = demands(&waiting, &pools);
         for (pool, demand) in demands.iter().enumerate() {
@@ -138,23 +138,23 @@ proptest! {
         // No job is left out while the only pool that can run it has room.
         for job in waiting.iter().filter(|job| job.pools.len() == 1) {
             let pool = job.pools[0];
-            let (terms, present) = &pools[pool];
-            let full = wanted(terms, &demands[pool], present) == terms.max;
+            let (scaling, present) = &pools[pool];
+            let full = wanted(scaling, &demands[pool], present) == scaling.max;
             prop_assert!(demands[pool].jobs > 0 || present.is_paused() || full);
         }
     }
 
     /// Under constant load nothing is ended and started again: starting what is wanted leaves nothing to start.
     #[test]
-    fn a_steady_load_settles(terms in terms(), demand in demand(), present in present()) {
+    fn a_steady_load_settles(scaling in scaling(), demand in demand(), present in present()) {
         let mut present = Present { failures: 0, pending: 0, ..present };
         for _ in 0..20 {
-            present.pending = to_start(&terms, &demand, &present);
+            present.pending = to_start(&scaling, &demand, &present);
             present.up += present.pending;
             present.pending = 0;
         }
-        prop_assert_eq!(to_start(&terms, &demand, &present), 0);
-        prop_assert!(present.up >= wanted(&terms, &demand, &present));
+        prop_assert_eq!(to_start(&scaling, &demand, &present), 0);
+        prop_assert!(present.up >= wanted(&scaling, &demand, &present));
     }
 
     #[test]
@@ -166,7 +166,7 @@ proptest! {
 
 #[test]
 fn as_many_as_the_work_needs() {
-    let terms = Terms {
+    let scaling = Scaling {
         min: 0,
         max: 6,
         target_wait_ms: 60_000,
@@ -188,7 +188,7 @@ fn as_many_as_the_work_needs() {
     ] {
         let present = Present { running, ..alone };
         assert_eq!(
-            wanted(&terms, &Demand { jobs, work_ms }, &present),
+            wanted(&scaling, &Demand { jobs, work_ms }, &present),
             expected
         );
     }
@@ -196,7 +196,7 @@ fn as_many_as_the_work_needs() {
 
 #[test]
 fn what_one_pool_has_no_room_for_goes_to_the_next() {
-    let terms = |max| Terms {
+    let scaling = |max| Scaling {
         min: 0,
         max,
         target_wait_ms: 60_000,
@@ -209,14 +209,14 @@ fn what_one_pool_has_no_room_for_goes_to_the_next() {
         work_ms: 60_000,
         pools: vec![0, 1],
     };
-    let both = [(terms(2), present), (terms(6), present)];
+    let both = [(scaling(2), present), (scaling(6), present)];
     let jobs = |demands: Vec<Demand>| demands.iter().map(|demand| demand.jobs).collect::<Vec<_>>();
     assert_eq!(jobs(demands(&vec![job.clone(); 5], &both)), [2, 3]);
     let paused = Present {
         failures: MOST_FAILURES,
         ..present
     };
-    let second = [(terms(2), paused), (terms(6), present)];
+    let second = [(scaling(2), paused), (scaling(6), present)];
     assert_eq!(jobs(demands(&vec![job; 5], &second)), [0, 5]);
 }
 
@@ -229,7 +229,7 @@ fn workers_for_a_lesson_are_asked_for_as_early_as_they_take_to_come() {
         other_slots: u32::MAX,
         pools: vec![0],
     };
-    let terms = Terms {
+    let scaling = Scaling {
         min: 0,
         max: 10,
         target_wait_ms: 60_000,
@@ -240,7 +240,7 @@ fn workers_for_a_lesson_are_asked_for_as_early_as_they_take_to_come() {
     };
     let workers = |others, now| {
         let lessons = std::slice::from_ref(&lesson);
-        floors(lessons, &[(terms, kind)], others, now)[0]
+        floors(lessons, &[(scaling, kind)], others, now)[0]
     };
     let floor = |workers| Floor {
         workers,
@@ -256,7 +256,7 @@ fn workers_for_a_lesson_are_asked_for_as_early_as_they_take_to_come() {
         other_slots: 0,
         ..lesson.clone()
     };
-    let alone = floors(&[strange], &[(terms, kind)], 7, 1_000_000);
+    let alone = floors(&[strange], &[(scaling, kind)], 7, 1_000_000);
     assert_eq!(alone, [floor(7)]);
     // A lesson that begins later takes nothing from this one.
     let later = Lesson {
@@ -264,7 +264,7 @@ fn workers_for_a_lesson_are_asked_for_as_early_as_they_take_to_come() {
         start_ms: 1_000_001,
         ..lesson.clone()
     };
-    let both = floors(&[later, lesson], &[(terms, kind)], 0, 990_000);
+    let both = floors(&[later, lesson], &[(scaling, kind)], 0, 990_000);
     assert_eq!(both, [floor(10)]);
 }
 
@@ -277,7 +277,7 @@ fn a_lesson_shares_what_is_ready_with_the_lessons_of_its_time() {
         other_slots: 1,
         pools,
     };
-    let terms = |min, max| Terms {
+    let scaling = |min, max| Scaling {
         min,
         max,
         target_wait_ms: 60_000,
@@ -290,16 +290,16 @@ fn a_lesson_shares_what_is_ready_with_the_lessons_of_its_time() {
     let beside = lesson(50, 4, vec![1]);
     let later = lesson(120, 50, vec![0, 1]);
     let all = [first.clone(), beside.clone(), later];
-    let ready = |of: &Lesson, kinds: [(Terms, Kind); 2]| ready_slots(of, &all, &kinds, 1);
-    let usual = [(terms(0, 9), kind), (terms(1, 9), kind)];
+    let ready = |of: &Lesson, kinds: [(Scaling, Kind); 2]| ready_slots(of, &all, &kinds, 1);
+    let usual = [(scaling(0, 9), kind), (scaling(1, 9), kind)];
     // Two workers of the first pool, and the one that the second always has.
     assert_eq!(ready(&first, usual), 1 + 4 + 2);
     // Two workers of the second pool are for the second lesson, which may not use the first pool.
     assert_eq!(ready(&beside, usual), 1 + 4);
     // The first pool starts no worker, so the second one starts those for both lessons.
-    let paused = [(terms(0, 9).while_paused(0), kind), (terms(1, 9), kind)];
+    let paused = [(scaling(0, 9).while_paused(0), kind), (scaling(1, 9), kind)];
     assert_eq!(ready(&first, paused), 1 + 4);
     assert_eq!(ready(&beside, paused), 1 + 8);
-    let with_one = [(terms(3, 9).while_paused(1), kind), (terms(1, 9), kind)];
+    let with_one = [(scaling(3, 9).while_paused(1), kind), (scaling(1, 9), kind)];
     assert_eq!(ready(&first, with_one), 1 + 2 + 2);
 }

@@ -2,7 +2,7 @@
 
 use super::host;
 use crate::frames::{FrameError, split};
-use baton_chunks::{BlobError, Bundle};
+use baton_chunks::{Bundle, StateError};
 use baton_protocol::{
     HeldKey, Holder,
     memory::{self, FromHolder, ToHolder},
@@ -35,7 +35,7 @@ pub enum Unreachable {
     #[error("It does not have the requested state, or no longer has it")]
     Unknown,
     #[error(transparent)]
-    Blob(#[from] BlobError),
+    State(#[from] StateError),
 }
 
 /// The most frequent message of both sides, borrowed because it may be large.

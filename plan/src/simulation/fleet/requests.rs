@@ -8,7 +8,7 @@ pub(super) fn floors(fleet: &Fleet, lessons: &[Lesson], now_ms: i64) -> Vec<Floo
     let present = lessons.iter().filter(|lesson| lesson.end_ms > now_ms);
     let present: Vec<_> = present.cloned().collect();
     let pools = fleet.pools.iter();
-    let pools: Vec<_> = pools.map(|pool| (pool.terms, pool.as_pool())).collect();
+    let pools: Vec<_> = pools.map(|pool| (pool.scaling, pool.as_pool())).collect();
     let others = fleet.machines.iter().map(Machines::slots).sum();
     pools::floors(&present, &pools, others, now_ms)
 }
@@ -64,7 +64,7 @@ pub(super) fn late(
         }
         let starts_ms = before[group] / speeds[group] * 1e3;
         let is_late =
-            |pool: &Pool| speeds[group] == 0.0 || starts_ms > pool.terms.target_wait_ms as f64;
+            |pool: &Pool| speeds[group] == 0.0 || starts_ms > pool.scaling.target_wait_ms as f64;
         let pools = fleet.pools.iter().zip(&fits[group][fleet.machines.len()..]);
         let pools = pools
             .enumerate()

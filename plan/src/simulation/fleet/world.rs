@@ -7,7 +7,7 @@ use super::{
 };
 use crate::simulation::people::{Usage, job, notebook, person_of};
 use baton_scheduling::{
-    pools::{self, Present, Terms, Waiting},
+    pools::{self, Present, Scaling, Waiting},
     queue::{Job, in_queue_order, plan},
 };
 use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
@@ -248,20 +248,23 @@ impl<'fleet> World<'fleet> {
     fn request(&mut self) {
         self.rank();
         let floors = requests::floors(self.fleet, &self.lessons, ms(self.now));
-        let pools: Vec<(Terms, Present)> = (self.fleet.pools.iter().zip(&floors).enumerate())
+        let pools: Vec<(Scaling, Present)> = (self.fleet.pools.iter().zip(&floors).enumerate())
             .map(|(number, (pool, floor))| {
-                let min = pool.terms.min.max(floor.workers);
-                let terms = Terms { min, ..pool.terms };
+                let min = pool.scaling.min.max(floor.workers);
+                let scaling = Scaling {
+                    min,
+                    ..pool.scaling
+                };
                 let machines = self.machines.of_kind(self.kind_of(number));
-                (terms, requests::present(pool, machines))
+                (scaling, requests::present(pool, machines))
             })
             .collect();
         let demands = pools::demands(&self.late(), &pools);
-        for (number, (terms, present)) in pools.iter().enumerate() {
+        for (number, (scaling, present)) in pools.iter().enumerate() {
             let kind = self.kind_of(number);
-            for _ in 0..pools::to_start(terms, &demands[number], present) {
+            for _ in 0..pools::to_start(scaling, &demands[number], present) {
                 let kept = self.machines.of_kind(kind).filter(|machine| machine.kept);
-                let is_kept = kept.count() < self.fleet.pools[number].terms.min as usize;
+                let is_kept = kept.count() < self.fleet.pools[number].scaling.min as usize;
                 self.start_machine(number, is_kept);
             }
             let floor = floors[number];

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Only `row` outlives the broker.
-pub(super) struct Life {
+pub(super) struct ManagedWorker {
     pub(super) row: PoolWorkerRow,
     pub(super) state: JobState,
     pub(super) checked: Option<Instant>,
@@ -27,7 +27,7 @@ pub(super) struct Life {
     pub(super) expected_ms: Option<i64>,
 }
 
-impl Life {
+impl ManagedWorker {
     pub(super) fn new(row: PoolWorkerRow) -> Self {
         Self {
             row,

@@ -1,22 +1,22 @@
 //! What the runner knows about one pool and its workers.
 
-use super::{PoolSettings, asked::Asked, life::Life, offers::Lacking};
+use super::{PoolSettings, asked::Asked, managed_worker::ManagedWorker, offers::Lacking};
 use crate::{clock::unix_ms, people::hash_of};
 use baton_broker_queue::pools::{PoolState, SeenWorker};
 use baton_broker_store::{PoolRow, PoolWorkerRow, Store, StoreError};
 use baton_protocol::{EnvironmentState, api::Pool, proxy::Estimate};
 use baton_scheduling::{
-    pools::{self, Kind, Present, Terms},
+    pools::{self, Kind, Present, Scaling},
     queue::Offer,
 };
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 /// One pool, with its records in the store.
-pub(super) struct Known {
+pub(super) struct ManagedPool {
     pub(super) settings: Arc<PoolSettings>,
     store: Store,
     pub(super) row: PoolRow,
-    pub(super) lives: Vec<Life>,
+    pub(super) workers: Vec<ManagedWorker>,
     /// How long the last starts took.
     starts_ms: Vec<u64>,
     pub(super) wanted: u32,
@@ -30,7 +30,7 @@ fn is_paused(row: &PoolRow) -> bool {
     row.failures >= pools::MOST_FAILURES
 }
 
-impl Known {
+impl ManagedPool {
     /// `rows` and `workers` are those of all pools.
     pub(super) fn new(
         settings: &Arc<PoolSettings>,
@@ -59,10 +59,10 @@ impl Known {
             store: store.clone(),
             row,
             starts_ms: workers.clone().filter_map(took).collect(),
-            lives: workers
+            workers: workers
                 .filter(|row| row.ended_ms.is_none())
                 .cloned()
-                .map(Life::new)
+                .map(ManagedWorker::new)
                 .collect(),
             wanted: 0,
             asked: Asked::default(),
@@ -79,20 +79,23 @@ impl Known {
         failing_limit: Duration,
     ) -> Result<Vec<(String, String)>, StoreError> {
         let (mut failed, mut works) = (Vec::new(), false);
-        for life in &mut self.lives {
-            let worker = seen.get(&life.row.name);
-            works |= life.see(worker, lost_after);
-            let Some(worker) = worker else { continue };
-            if let Some(took_ms) = life.comes(worker.connected_ms) {
+        for worker in &mut self.workers {
+            let present = seen.get(&worker.row.name);
+            works |= worker.see(present, lost_after);
+            let Some(present) = present else { continue };
+            if let Some(took_ms) = worker.comes(present.connected_ms) {
                 self.starts_ms.push(took_ms);
                 self.lacking.comes();
-                works |= worker.failing.is_none();
+                works |= present.failing.is_none();
             }
-            let why = life.count_failure(failing_limit);
-            failed.extend(why.map(|why| (life.row.name.clone(), why)));
+            let why = worker.count_failure(failing_limit);
+            failed.extend(why.map(|why| (worker.row.name.clone(), why)));
         }
-        let newest = self.lives.iter().max_by_key(|life| life.row.connected_ms);
-        let newest = newest.and_then(|life| seen.get(&life.row.name));
+        let newest = self
+            .workers
+            .iter()
+            .max_by_key(|worker| worker.row.connected_ms);
+        let newest = newest.and_then(|worker| seen.get(&worker.row.name));
         let learned = newest.is_some_and(|worker| learn_offer(&mut self.row, worker));
         let forgiven = works && forgive_failures(&mut self.row);
         if learned || forgiven {
@@ -103,13 +106,17 @@ impl Known {
 
     /// Records whether a worker has connected and left between two rounds.
     pub(super) async fn see_past(&mut self, name: &str) -> Result<(), StoreError> {
-        let Some(life) = self.lives.iter_mut().find(|life| life.row.name == name) else {
+        let Some(worker) = self
+            .workers
+            .iter_mut()
+            .find(|worker| worker.row.name == name)
+        else {
             return Ok(());
         };
-        if life.is_pending()
+        if worker.is_pending()
             && let Some(at_ms) = self.store.pools().worker_connected_ms(name).await?
         {
-            self.starts_ms.extend(life.comes(at_ms));
+            self.starts_ms.extend(worker.comes(at_ms));
         }
         Ok(())
     }
@@ -117,34 +124,38 @@ impl Known {
     /// Adds a worker, which must have a name that no worker has had.
     pub(super) async fn add(&mut self, row: PoolWorkerRow) -> Result<(), StoreError> {
         self.store.pools().keep_worker(&row).await?;
-        self.lives.push(Life::new(row));
+        self.workers.push(ManagedWorker::new(row));
         Ok(())
     }
 
     /// Records the job of a worker in the batch system.
     pub(super) async fn set_job(&mut self, name: &str, job: String) -> Result<(), StoreError> {
-        if let Some(life) = self.life(name) {
-            life.row.job = Some(job);
-            let row = life.row.clone();
+        if let Some(worker) = self.worker(name) {
+            worker.row.job = Some(job);
+            let row = worker.row.clone();
             self.store.pools().keep_worker(&row).await?;
         }
         Ok(())
     }
 
-    /// Ends a life: its token becomes invalid. `failed` says why the worker never connected or
+    /// Records the end of a worker: its token becomes invalid. `failed` says why it never connected or
     /// could not work.
     pub(super) async fn end(
         &mut self,
         name: &str,
         failed: Option<String>,
     ) -> Result<(), StoreError> {
-        let Some(number) = self.lives.iter().position(|life| life.row.name == name) else {
+        let Some(number) = self
+            .workers
+            .iter()
+            .position(|worker| worker.row.name == name)
+        else {
             return Ok(());
         };
-        let mut row = self.lives[number].row.clone();
+        let mut row = self.workers[number].row.clone();
         row.ended_ms = Some(unix_ms());
         self.store.pools().keep_worker(&row).await?;
-        self.lives.remove(number);
+        self.workers.remove(number);
         match failed {
             Some(why) => self.fail(why).await,
             None => {
@@ -175,8 +186,8 @@ impl Known {
         name: &str,
         why: String,
     ) -> Result<(), StoreError> {
-        if let Some(life) = self.life(name) {
-            life.uncancelled = true;
+        if let Some(worker) = self.worker(name) {
+            worker.uncancelled = true;
         }
         self.fail(why).await
     }
@@ -195,12 +206,14 @@ impl Known {
         is_paused(&self.row)
     }
 
-    pub(super) fn life(&mut self, name: &str) -> Option<&mut Life> {
-        self.lives.iter_mut().find(|life| life.row.name == name)
+    pub(super) fn worker(&mut self, name: &str) -> Option<&mut ManagedWorker> {
+        self.workers
+            .iter_mut()
+            .find(|worker| worker.row.name == name)
     }
 
     pub(super) fn names(&self) -> Vec<String> {
-        let names = self.lives.iter().map(|life| life.row.name.clone());
+        let names = self.workers.iter().map(|worker| worker.row.name.clone());
         names.collect()
     }
 
@@ -211,12 +224,17 @@ impl Known {
     }
 
     pub(super) fn pending(&self) -> u32 {
-        let joining = self.lives.iter().filter(|life| life.is_pending());
+        let joining = self.workers.iter().filter(|worker| worker.is_pending());
         small(joining.count() + self.asked.count())
     }
 
     fn leaving(&self) -> u32 {
-        small(self.lives.iter().filter(|life| life.is_leaving()).count())
+        small(
+            self.workers
+                .iter()
+                .filter(|worker| worker.is_leaving())
+                .count(),
+        )
     }
 
     /// How long a worker may be idle before it leaves.
@@ -227,12 +245,12 @@ impl Known {
 
     /// Whether the next worker stays when it is idle.
     pub(super) fn keeps_the_next(&self) -> bool {
-        let kept = self.lives.iter().filter(|life| life.row.kept).count();
-        kept < self.settings.terms.min as usize
+        let kept = self.workers.iter().filter(|worker| worker.row.kept).count();
+        kept < self.settings.scaling.min as usize
     }
 
     pub(super) fn up(&self) -> u32 {
-        small(self.lives.iter().filter(|life| life.is_up()).count())
+        small(self.workers.iter().filter(|worker| worker.is_up()).count())
     }
 
     /// Whether the next worker is expected to have the labels and environments of the last one.
@@ -249,7 +267,7 @@ impl Known {
                 .any(|environment| matches!(environment.state, EnvironmentState::Preparing {}))
         });
         if lacks || !prepares {
-            let is_connected = self.lives.iter().any(|life| life.connected);
+            let is_connected = self.workers.iter().any(|worker| worker.connected);
             self.lacking.see(lacks, is_connected);
         }
     }
@@ -265,10 +283,10 @@ impl Known {
     }
 
     /// How many workers lessons may count on.
-    pub(super) fn terms_for_lessons(&self) -> Terms {
+    pub(super) fn scaling_for_lessons(&self) -> Scaling {
         match self.is_paused() {
-            true => self.settings.terms.while_paused(self.up()),
-            false => self.settings.terms,
+            true => self.settings.scaling.while_paused(self.up()),
+            false => self.settings.scaling,
         }
     }
 
@@ -304,21 +322,25 @@ impl Known {
             walltime_ms: settings.walltime.map_or(u64::MAX, |walltime| {
                 u64::try_from(walltime.as_millis()).unwrap_or(u64::MAX)
             }),
-            target_wait_ms: settings.terms.target_wait_ms,
-            ahead_ms: pools::ahead_ms(settings.terms.max, &self.kind()),
+            target_wait_ms: settings.scaling.target_wait_ms,
+            ahead_ms: pools::ahead_ms(settings.scaling.max, &self.kind()),
             can_start: !self.present(0).is_paused(),
             pending: self.pending(),
             slots: self.row.slots,
             usual: self.usual(),
-            expected_ms: self.lives.iter().filter_map(|life| life.expected_ms).min(),
+            expected_ms: self
+                .workers
+                .iter()
+                .filter_map(|worker| worker.expected_ms)
+                .min(),
         }
     }
 
     pub(super) fn shown(&self) -> Pool {
         Pool {
             pool: self.settings.name.clone(),
-            min: self.settings.terms.min,
-            max: self.settings.terms.max,
+            min: self.settings.scaling.min,
+            max: self.settings.scaling.max,
             slots: self.row.slots,
             wanted: self.wanted,
             up: self.up(),
@@ -328,7 +350,7 @@ impl Known {
             paused: self.is_paused(),
             last_failure: self.row.words.clone().or_else(|| self.asked.late()),
             start: self.usual(),
-            workers: self.lives.iter().map(Life::shown).collect(),
+            workers: self.workers.iter().map(ManagedWorker::shown).collect(),
         }
     }
 }
