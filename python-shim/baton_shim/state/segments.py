@@ -30,6 +30,13 @@ class Segment:
         self.seen: Any = None  # the scanner's state
         self.users: set[int] = set()  # numbers of the objects that are views of it
 
+    def is_stale(self) -> bool:
+        """Whether its storage has moved, so that its address may belong to something else now.
+
+        Tensors that no message visits may share the storage and resize it: the parts of a sparse tensor.
+        """
+        return self.storage is not None and self.storage.data_ptr() != self.address
+
 
 class Segments:
     """All segments of one table, by number and by address."""
@@ -45,6 +52,11 @@ class Segments:
 
     def find(self, address: int, size: int) -> Segment | None:
         """The segment that contains this whole range."""
+        while (segment := self._find_known(address, size)) is not None and segment.is_stale():
+            self.hide(segment)
+        return segment
+
+    def _find_known(self, address: int, size: int) -> Segment | None:
         segment = self._by_start.get(address)
         if segment is None and (place := bisect.bisect_right(self._starts, address)):
             segment = self._by_start[self._starts[place - 1]]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from baton_shim.state import StandInError
+from baton_shim.state.segments import Segments
 from harness import Pair
 from test_alternating_cells import check_alternating
 from test_in_place import check
@@ -104,6 +105,18 @@ def pair(processes: Pair) -> Pair:
 @pytest.mark.parametrize("case", CASES)
 def test_in_place(pair: Pair, case: str) -> None:
     check(pair, *CASES[case], before="import torch")
+
+
+def test_memory_that_a_storage_has_left_is_not_taken_for_it() -> None:
+    """Other objects may get this memory before a message visits the tensors that share the storage."""
+    segments = Segments(lambda _: None)
+    storage = torch.ones(6).untyped_storage()
+    segment = segments.add(storage.data_ptr(), storage.nbytes())
+    segment.storage = storage
+    former = segment.address
+    assert segments.find(former, 8) is segment
+    storage.resize_(1 << 20)
+    assert segments.find(former, 8) is None
 
 
 def test_training_over_several_cells(pair: Pair) -> None:
