@@ -59,6 +59,7 @@ macro_rules! settings {
                 default: DEFAULT,
                 secret: false $(|| $secret)?,
                 expected: <$kind as Value>::EXPECTED,
+                is_structured: <$kind as Value>::IS_STRUCTURED,
                 help: $help,
             }
         }),*];
@@ -540,6 +541,11 @@ impl Settings {
     pub(crate) fn read(surroundings: &Surroundings, flags: Flags) -> Result<Self, SettingsError> {
         Self::from_sources(&Sources::gather(surroundings, flags, TABLE)?)
     }
+}
+
+/// The variables of all settings.
+pub(crate) fn variables() -> impl Iterator<Item = String> {
+    TABLE.iter().map(|setting| setting.variable())
 }
 
 /// The settings that are flags of this command.

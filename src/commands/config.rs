@@ -12,7 +12,7 @@ use std::{path::PathBuf, process::ExitCode};
 pub(crate) enum Config {
     /// Check a configuration file, without starting anything
     Check {
-        /// The file; without it, the files in effect
+        /// The file; without it, the files in effect and the environment
         file: Option<PathBuf>,
     },
     /// Print every setting, its value and its origin
@@ -33,13 +33,20 @@ pub(crate) fn main(surroundings: &Surroundings, of: &Config) -> anyhow::Result<E
 /// Checks everything that can be wrong before a program runs. Files named by settings are not
 /// checked: they may be on other machines.
 fn check(surroundings: &Surroundings, file: Option<&PathBuf>) -> anyhow::Result<()> {
-    let mut surroundings = surroundings.clone();
+    // A variable would hide what a file says.
+    let mut of_files = surroundings.clone();
+    for variable in settings::variables() {
+        of_files.environment.remove(&variable);
+    }
     if let Some(file) = file {
         let name = CONFIGURATION_VARIABLE.to_owned();
         let path = file.display().to_string();
-        surroundings.environment.insert(name, path);
+        of_files.environment.insert(name, path);
     }
-    let settings = Settings::read(&surroundings, Flags::new())?;
+    let mut settings = Settings::read(&of_files, Flags::new())?;
+    if file.is_none() {
+        settings = Settings::read(surroundings, Flags::new())?;
+    }
     PoolSettings::read(&settings.pool.0).context("The settings of a pool are wrong")?;
     broker::tls_files(&settings)?;
     outln!("The settings are valid");

@@ -92,6 +92,7 @@ pub(crate) struct VariableNames(pub(crate) Vec<String>);
 
 impl Value for VariableNames {
     const EXPECTED: &'static str = "a list such as [\"HTTPS_PROXY\", \"COURSE_*\"]";
+    const IS_STRUCTURED: bool = true;
 
     /// As in the configuration file, or separated by commas.
     fn parse(text: &str) -> Option<Self> {
@@ -112,6 +113,7 @@ pub(crate) struct Modules(pub(crate) Vec<String>);
 
 impl Value for Modules {
     const EXPECTED: &'static str = "a list of Python modules such as [\"torch\"]";
+    const IS_STRUCTURED: bool = true;
 
     /// As in the configuration file, or separated by commas.
     fn parse(text: &str) -> Option<Self> {
@@ -131,6 +133,7 @@ pub(crate) struct Paths(pub(crate) Vec<PathBuf>);
 
 impl Value for Paths {
     const EXPECTED: &'static str = "a list of absolute paths such as [\"/data/course\"]";
+    const IS_STRUCTURED: bool = true;
 
     /// As in the configuration file, or separated by commas.
     fn parse(text: &str) -> Option<Self> {
@@ -146,6 +149,7 @@ pub(crate) struct Labels(pub(crate) Vec<String>);
 
 impl Value for Labels {
     const EXPECTED: &'static str = "a list of names such as [\"a100\", \"room-3\"]";
+    const IS_STRUCTURED: bool = true;
 
     /// As in the configuration file, or separated by commas.
     fn parse(text: &str) -> Option<Self> {
@@ -161,6 +165,7 @@ pub(crate) struct PoolList(pub(crate) String);
 
 impl Value for PoolList {
     const EXPECTED: &'static str = "sections [[pool]]";
+    const IS_STRUCTURED: bool = true;
 
     fn parse(text: &str) -> Option<Self> {
         let list: toml::Table = toml::from_str(&format!("pool = {text}")).ok()?;
@@ -182,6 +187,7 @@ struct EnvironmentSection {
 
 impl Value for EnvironmentList {
     const EXPECTED: &'static str = "sections [environment.NAME], each with lock, python or image and an absolute path, or with image and the python inside";
+    const IS_STRUCTURED: bool = true;
 
     fn parse(text: &str) -> Option<Self> {
         #[derive(serde::Deserialize)]

@@ -162,6 +162,14 @@ fn parse_file(
             let key = setting.key;
             return Err(SettingsError::Secret { path, key });
         }
+        if !setting.is_structured && (value.is_array() || value.is_table()) {
+            return Err(SettingsError::Value {
+                key: setting.key,
+                origin: Origin::File(path),
+                expected: setting.expected,
+                found: value.to_string(),
+            });
+        }
         texts.insert(key, text_of(&value));
     }
     Ok((path, texts))

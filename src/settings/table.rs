@@ -24,6 +24,8 @@ pub(crate) struct Setting {
     pub(crate) default: DefaultText,
     pub(crate) secret: bool,
     pub(crate) expected: &'static str,
+    /// Whether it is a list or sections of TOML in the configuration file.
+    pub(crate) is_structured: bool,
     /// Full sentences for `--help` and for the reference.
     pub(crate) help: &'static str,
 }

@@ -10,6 +10,8 @@ use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 pub(crate) trait Value: Sized {
     /// What the error message for a wrong text says after "expected".
     const EXPECTED: &'static str;
+    /// Whether it is a list or sections of TOML in the configuration file.
+    const IS_STRUCTURED: bool = false;
 
     fn parse(text: &str) -> Option<Self>;
 
@@ -263,6 +265,7 @@ impl Value for Size {
 /// An omitted setting or an empty text means `None`.
 impl<Inner: Value> Value for Option<Inner> {
     const EXPECTED: &'static str = Inner::EXPECTED;
+    const IS_STRUCTURED: bool = Inner::IS_STRUCTURED;
 
     fn parse(text: &str) -> Option<Self> {
         if text.is_empty() {

@@ -107,6 +107,15 @@ fn what_is_wrong_in_a_file_is_named() {
     );
     check("[worker]\nslots = [1]\n", &["worker.slots"]);
     check(
+        "[worker.name]\nfirst = \"gpu\"\n",
+        &["Wrong value for worker.name"],
+    );
+    check(
+        "course = { name = \"ml101\" }\n",
+        &["Wrong value for course", "some text"],
+    );
+    check("course = [\"ml101\"]\n", &["Wrong value for course"]);
+    check(
         "[worker]\nsession_idle = 10\n",
         &["worker.session_idle", "duration such as"],
     );
@@ -160,6 +169,35 @@ fn what_is_wrong_in_the_environment_or_on_the_command_line_is_named() {
             .contains("Failed to read the token from /nowhere"),
         "{}",
         token.stderr
+    );
+}
+
+#[test]
+fn a_check_finds_what_other_commands_do_not_see() {
+    let home = Home::new();
+    let file = home.write(".config/baton/config.toml", "[worker]\nslots = 0\n");
+    let variable = ("BATON_WORKER_SLOTS", "2");
+    let check = |arguments: &[&str], (name, value): (&str, &str)| {
+        let arguments = [&["config", "check"], arguments].concat();
+        said(home.command(&arguments).env(name, value))
+    };
+    let file = file.display().to_string();
+    for arguments in [&[][..], &[file.as_str()]] {
+        let hidden = check(arguments, variable);
+        assert!(hidden.stderr.contains("worker.slots"), "{}", hidden.stderr);
+    }
+    home.write(".config/baton/config.toml", "[worker]\nslots = 1\n");
+    assert!(check(&[], variable).status.success());
+    assert!(
+        check(&[&file], ("BATON_WORKER_SLOTS", "0"))
+            .status
+            .success()
+    );
+    let wrong = check(&[], ("BATON_WORKER_SLOTS", "0"));
+    assert!(
+        wrong.stderr.contains("BATON_WORKER_SLOTS"),
+        "{}",
+        wrong.stderr
     );
 }
 
