@@ -20,6 +20,7 @@ mod signals;
 use anyhow::Context;
 use baton_gpu_worker::gpu::{sleep, trial};
 use cli::{Command, Parsed};
+use output::ERROR_PREFIX;
 use settings::{Settings, Surroundings};
 use std::{ffi::OsString, process::ExitCode};
 
@@ -111,7 +112,7 @@ fn run(surroundings: &Surroundings, parsed: Parsed) -> anyhow::Result<ExitCode> 
 }
 
 fn report(error: &anyhow::Error) {
-    errln!("Error: {error}");
+    errln!("{ERROR_PREFIX}{error}");
     for cause in error.chain().skip(1) {
         errln!("  because: {cause}");
     }

@@ -9,6 +9,9 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+/// Begins the error with which a command ends.
+pub(crate) const ERROR_PREFIX: &str = "Error: ";
+
 /// Why output is missing, if somebody may miss it: for example because the disk is full.
 static MISSING: Mutex<Option<io::Error>> = Mutex::new(None);
 

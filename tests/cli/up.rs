@@ -8,7 +8,7 @@ use nix::{
 use std::{
     fs,
     io::{Read, Write},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
 };
 
@@ -114,6 +114,22 @@ fn a_killed_one_is_followed_by_the_next() {
     assert_eq!(fs::read_to_string(home.runtime("token")).unwrap(), token);
     second.signal(Signal::SIGTERM);
     assert!(second.ended().success());
+}
+
+#[test]
+fn a_detached_one_that_cannot_start_says_why() {
+    let home = Home::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let said = home.run(&["up", "--detached", "--dashboard", &address]);
+    assert_eq!(said.status.code(), Some(1));
+    let why = format!("The service could not start: Failed to show the dashboard on {address}\n");
+    assert!(said.stderr.contains(&why), "{}", said.stderr);
+    assert!(
+        said.stderr.contains("Address already in use"),
+        "{}",
+        said.stderr
+    );
 }
 
 /// A process that no test is the parent of.

@@ -2,12 +2,15 @@
 
 use super::{DETACHED, IN_BACKGROUND};
 use crate::{
+    output::ERROR_PREFIX,
     service::{self, RuntimeFolder},
     settings::Settings,
 };
 use anyhow::Context;
 use std::{
     ffi::OsString,
+    fs,
+    path::Path,
     process::{Child, Command, ExitCode, Stdio},
     time::{Duration, Instant},
 };
@@ -17,8 +20,9 @@ const POLL: Duration = Duration::from_millis(10);
 
 pub(super) fn start(settings: &Settings) -> anyhow::Result<ExitCode> {
     let folder = RuntimeFolder::create(&settings.runtime_folder)?;
-    let log = folder.log();
-    let log = log.display();
+    let path = folder.log();
+    let log = path.display();
+    let before = fs::metadata(&path).map_or(0, |metadata| metadata.len());
     let mut service = in_background()?;
     let deadline = Instant::now() + START_TIMEOUT;
     let process = loop {
@@ -29,7 +33,8 @@ pub(super) fn start(settings: &Settings) -> anyhow::Result<ExitCode> {
             (Some(process), _) if process == service.id() => break process,
             (Some(process), Some(_)) => break process,
             (None, Some(status)) => {
-                anyhow::bail!("The service could not start ({status})\nhint: its log is {log}")
+                let why = last_error(&path, before).unwrap_or_else(|| status.to_string());
+                anyhow::bail!("The service could not start: {why}\nhint: its log is {log}")
             }
             (_, None) => {}
         }
@@ -53,6 +58,18 @@ pub(super) fn start(settings: &Settings) -> anyhow::Result<ExitCode> {
     outln!("Log: {log}");
     outln!("Stop it with: kill {process}");
     Ok(ExitCode::SUCCESS)
+}
+
+/// The error with which a service ended, if its log says it after this many bytes.
+fn last_error(log: &Path, before: u64) -> Option<String> {
+    let log = fs::read(log).ok()?;
+    // A long one was emptied.
+    let own = usize::try_from(before)
+        .ok()
+        .and_then(|before| log.get(before..));
+    let own = String::from_utf8_lossy(own.unwrap_or(&log)).into_owned();
+    let (_, error) = own.rsplit_once(ERROR_PREFIX)?;
+    Some(error.trim_end().to_owned())
 }
 
 /// Leaves no process behind if the command failed.
