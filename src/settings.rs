@@ -59,7 +59,7 @@ macro_rules! settings {
                 default: DEFAULT,
                 secret: false $(|| $secret)?,
                 expected: <$kind as Value>::EXPECTED,
-                is_structured: <$kind as Value>::IS_STRUCTURED,
+                shape: <$kind as Value>::SHAPE,
                 help: $help,
             }
         }),*];

@@ -43,13 +43,18 @@ fn check(surroundings: &Surroundings, file: Option<&PathBuf>) -> anyhow::Result<
         let path = file.display().to_string();
         of_files.environment.insert(name, path);
     }
-    let mut settings = Settings::read(&of_files, Flags::new())?;
+    check_values(&of_files)?;
     if file.is_none() {
-        settings = Settings::read(surroundings, Flags::new())?;
+        check_values(surroundings)?;
     }
+    outln!("The settings are valid");
+    Ok(())
+}
+
+fn check_values(surroundings: &Surroundings) -> anyhow::Result<()> {
+    let settings = Settings::read(surroundings, Flags::new())?;
     PoolSettings::read(&settings.pool.0).context("The settings of a pool are wrong")?;
     broker::tls_files(&settings)?;
-    outln!("The settings are valid");
     Ok(())
 }
 

@@ -59,7 +59,7 @@ pub(crate) fn main(
         return match folder.read_if_any()? {
             Some(record) => {
                 let job = request.job(job, None, &record.label)?;
-                continue_here(&folder, &request, &job)
+                continue_job(&folder, &request, &job)
             }
             None => array::continue_group(settings, &request, GroupId(job.0)),
         };
@@ -74,7 +74,7 @@ pub(crate) fn main(
     }
 }
 
-/// Begins a single job, and runs it here, or leaves it to a process in the background.
+/// Begins a single job. Runs it to its end, or leaves it to a process in the background if `detaches`.
 fn begin(
     settings: &Settings,
     request: &Request,
@@ -105,7 +105,7 @@ fn begin(
 }
 
 /// Continues a single job that another process began. This process has inherited its lock.
-fn continue_here(folder: &RunFolder, request: &Request, job: &OneJob) -> anyhow::Result<ExitCode> {
+fn continue_job(folder: &RunFolder, request: &Request, job: &OneJob) -> anyhow::Result<ExitCode> {
     let loaded = Loaded::read(request)?.with(job);
     let run = Run {
         request,

@@ -1,6 +1,6 @@
 //! Kinds of values that only one or two settings have: addresses, patterns, lists.
 
-use super::Value;
+use super::{Value, value::Shape};
 use baton_gpu_worker::{EnvironmentConfig, EnvironmentSource};
 use baton_protocol::is_environment_name;
 use std::{
@@ -92,7 +92,7 @@ pub(crate) struct VariableNames(pub(crate) Vec<String>);
 
 impl Value for VariableNames {
     const EXPECTED: &'static str = "a list such as [\"HTTPS_PROXY\", \"COURSE_*\"]";
-    const IS_STRUCTURED: bool = true;
+    const SHAPE: Shape = Shape::List;
 
     /// As in the configuration file, or separated by commas.
     fn parse(text: &str) -> Option<Self> {
@@ -113,7 +113,7 @@ pub(crate) struct Modules(pub(crate) Vec<String>);
 
 impl Value for Modules {
     const EXPECTED: &'static str = "a list of Python modules such as [\"torch\"]";
-    const IS_STRUCTURED: bool = true;
+    const SHAPE: Shape = Shape::List;
 
     /// As in the configuration file, or separated by commas.
     fn parse(text: &str) -> Option<Self> {
@@ -133,7 +133,7 @@ pub(crate) struct Paths(pub(crate) Vec<PathBuf>);
 
 impl Value for Paths {
     const EXPECTED: &'static str = "a list of absolute paths such as [\"/data/course\"]";
-    const IS_STRUCTURED: bool = true;
+    const SHAPE: Shape = Shape::List;
 
     /// As in the configuration file, or separated by commas.
     fn parse(text: &str) -> Option<Self> {
@@ -149,7 +149,7 @@ pub(crate) struct Labels(pub(crate) Vec<String>);
 
 impl Value for Labels {
     const EXPECTED: &'static str = "a list of names such as [\"a100\", \"room-3\"]";
-    const IS_STRUCTURED: bool = true;
+    const SHAPE: Shape = Shape::List;
 
     /// As in the configuration file, or separated by commas.
     fn parse(text: &str) -> Option<Self> {
@@ -165,7 +165,7 @@ pub(crate) struct PoolList(pub(crate) String);
 
 impl Value for PoolList {
     const EXPECTED: &'static str = "sections [[pool]]";
-    const IS_STRUCTURED: bool = true;
+    const SHAPE: Shape = Shape::Sections;
 
     fn parse(text: &str) -> Option<Self> {
         let list: toml::Table = toml::from_str(&format!("pool = {text}")).ok()?;
@@ -187,7 +187,7 @@ struct EnvironmentSection {
 
 impl Value for EnvironmentList {
     const EXPECTED: &'static str = "sections [environment.NAME], each with lock, python or image and an absolute path, or with image and the python inside";
-    const IS_STRUCTURED: bool = true;
+    const SHAPE: Shape = Shape::Sections;
 
     fn parse(text: &str) -> Option<Self> {
         #[derive(serde::Deserialize)]

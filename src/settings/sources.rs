@@ -162,7 +162,7 @@ fn parse_file(
             let key = setting.key;
             return Err(SettingsError::Secret { path, key });
         }
-        if !setting.is_structured && (value.is_array() || value.is_table()) {
+        if !setting.shape.fits(&value) {
             return Err(SettingsError::Value {
                 key: setting.key,
                 origin: Origin::File(path),

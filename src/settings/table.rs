@@ -1,6 +1,6 @@
 //! The description of a setting, without its value.
 
-use super::Surroundings;
+use super::{Surroundings, value::Shape};
 
 /// These commands, and all that ask the broker or act on it.
 macro_rules! and_clients {
@@ -24,8 +24,7 @@ pub(crate) struct Setting {
     pub(crate) default: DefaultText,
     pub(crate) secret: bool,
     pub(crate) expected: &'static str,
-    /// Whether it is a list or sections of TOML in the configuration file.
-    pub(crate) is_structured: bool,
+    pub(crate) shape: Shape,
     /// Full sentences for `--help` and for the reference.
     pub(crate) help: &'static str,
 }

@@ -6,12 +6,31 @@ use baton_protocol::{Priority, address::BrokerAddress};
 use baton_transport::TransportChoice;
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
+/// What a value may be in the configuration file, besides a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// A number or a truth value.
+    Plain,
+    List,
+    /// One section or several.
+    Sections,
+}
+
+impl Shape {
+    pub(super) fn fits(self, value: &toml::Value) -> bool {
+        match self {
+            Self::Plain => !value.is_array() && !value.is_table(),
+            Self::List => !value.is_table(),
+            Self::Sections => true,
+        }
+    }
+}
+
 /// A value that is written as text in flags, in the environment and in the configuration file.
 pub(crate) trait Value: Sized {
     /// What the error message for a wrong text says after "expected".
     const EXPECTED: &'static str;
-    /// Whether it is a list or sections of TOML in the configuration file.
-    const IS_STRUCTURED: bool = false;
+    const SHAPE: Shape = Shape::Plain;
 
     fn parse(text: &str) -> Option<Self>;
 
@@ -265,7 +284,7 @@ impl Value for Size {
 /// An omitted setting or an empty text means `None`.
 impl<Inner: Value> Value for Option<Inner> {
     const EXPECTED: &'static str = Inner::EXPECTED;
-    const IS_STRUCTURED: bool = Inner::IS_STRUCTURED;
+    const SHAPE: Shape = Inner::SHAPE;
 
     fn parse(text: &str) -> Option<Self> {
         if text.is_empty() {

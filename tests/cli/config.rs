@@ -116,6 +116,10 @@ fn what_is_wrong_in_a_file_is_named() {
     );
     check("course = [\"ml101\"]\n", &["Wrong value for course"]);
     check(
+        "[worker.labels]\na100 = 1\n",
+        &["Wrong value for worker.labels", "a list of names"],
+    );
+    check(
         "[worker]\nsession_idle = 10\n",
         &["worker.session_idle", "duration such as"],
     );
@@ -186,6 +190,12 @@ fn a_check_finds_what_other_commands_do_not_see() {
         let hidden = check(arguments, variable);
         assert!(hidden.stderr.contains("worker.slots"), "{}", hidden.stderr);
     }
+    home.write(
+        ".config/baton/config.toml",
+        "[[pool]]\nname = \"a\"\nprovider = \"nobody\"\nmax = 1\n",
+    );
+    let hidden = check(&[], ("BATON_POOL", "[]"));
+    assert!(hidden.stderr.contains("nobody"), "{}", hidden.stderr);
     home.write(".config/baton/config.toml", "[worker]\nslots = 1\n");
     assert!(check(&[], variable).status.success());
     assert!(

@@ -156,7 +156,7 @@ impl Drop for Detached {
     }
 }
 
-/// As a service's sessions do. A process that has ended does not.
+/// Whether `process` is a child of `ancestor`, or a later descendant. False for a process that has ended.
 fn descends_from(process: Pid, ancestor: Pid) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let parent = status

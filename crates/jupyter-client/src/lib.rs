@@ -46,7 +46,7 @@ pub use kernelspec::{Kernelspec, KernelspecError};
 const PAUSE: Duration = Duration::from_millis(20);
 /// The wait for each answer of a starting kernel.
 const ANSWER: Duration = Duration::from_secs(1);
-/// The wait for a kernel that was asked to end.
+/// The wait for the end of a kernel that was asked to end, or whose connection failed.
 const END: Duration = Duration::from_secs(5);
 
 pub type Reply = ExecuteReply;
@@ -146,9 +146,9 @@ impl Kernel {
             let request = JupyterMessage::new(KernelInfoRequest {}, None);
             self.shell.send(request).await?;
             if let Ok(answer) = timeout(ANSWER, self.shell.read()).await {
-                self.process.or_its_end(answer).await?;
+                self.process.explained(answer).await?;
                 if let Ok(output) = timeout(ANSWER, self.iopub.read()).await {
-                    self.process.or_its_end(output).await?;
+                    self.process.explained(output).await?;
                     return Ok(());
                 }
             }
@@ -209,19 +209,20 @@ impl Kernel {
         let is_its = |message: &JupyterMessage| {
             (message.parent_header.as_ref()).is_some_and(|parent| parent.msg_id == id)
         };
-        self.shell.send(request).await?;
+        let sent = self.shell.send(request).await;
+        self.process.explained(sent).await?;
         let mut reply = None;
         let mut is_idle = false;
         while reply.is_none() || !is_idle {
             tokio::select! {
                 message = self.shell.read() => {
-                    let message = self.process.or_its_end(message).await?;
+                    let message = self.process.explained(message).await?;
                     if is_its(&message) && let Output::ExecuteReply(content) = message.content {
                         reply = Some(content);
                     }
                 }
                 message = self.iopub.read() => {
-                    let message = self.process.or_its_end(message).await?;
+                    let message = self.process.explained(message).await?;
                     if is_its(&message) {
                         match message.content {
                             Output::Status(status) => is_idle = status.execution_state == ExecutionState::Idle,
@@ -272,10 +273,10 @@ impl Process {
         }
     }
 
-    /// What was read. If the connection failed because the kernel has ended, the error is that end.
-    async fn or_its_end<T>(&mut self, read: Result<T, RuntimeError>) -> Result<T, ClientError> {
-        match read {
-            Ok(read) => Ok(read),
+    /// Returns the result. If it failed because the kernel has ended, the error is that end.
+    async fn explained<T>(&mut self, result: Result<T, RuntimeError>) -> Result<T, ClientError> {
+        match result {
+            Ok(value) => Ok(value),
             Err(error) => match timeout(END, self.child.wait()).await {
                 Ok(status) => Err(self.ended(status?)),
                 Err(_) => Err(error.into()),

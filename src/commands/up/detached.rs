@@ -60,15 +60,22 @@ pub(super) fn start(settings: &Settings) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The error with which a service ended, if its log says it after this many bytes.
+/// The error that the service logged last, after the first `before` bytes of its log.
 fn last_error(log: &Path, before: u64) -> Option<String> {
     let log = fs::read(log).ok()?;
-    // A long one was emptied.
+    // The service empties a long log, which is then shorter than before.
     let own = usize::try_from(before)
         .ok()
         .and_then(|before| log.get(before..));
-    let own = String::from_utf8_lossy(own.unwrap_or(&log)).into_owned();
-    let (_, error) = own.rsplit_once(ERROR_PREFIX)?;
+    error_in(&String::from_utf8_lossy(own.unwrap_or(&log)))
+}
+
+/// The last error in a log: it begins at the start of a line, and may have several lines.
+fn error_in(log: &str) -> Option<String> {
+    let start = log
+        .rfind(&format!("\n{ERROR_PREFIX}"))
+        .map_or(0, |newline| newline + 1);
+    let error = log[start..].strip_prefix(ERROR_PREFIX)?;
     Some(error.trim_end().to_owned())
 }
 
@@ -98,4 +105,20 @@ fn in_background() -> anyhow::Result<Child> {
         .stderr(Stdio::null())
         .spawn()
         .context("Failed to start the service")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::error_in;
+
+    #[test]
+    fn the_last_error_is_whole() {
+        assert_eq!(error_in(""), None);
+        assert_eq!(error_in("INFO begins\n"), None);
+        let said = "No session starts\n  because: ImportError: No module named 'x'";
+        for before in ["", "INFO begins\n", "Error: an earlier one\n"] {
+            let log = format!("{before}Error: {said}\n");
+            assert_eq!(error_in(&log).as_deref(), Some(said));
+        }
+    }
 }
