@@ -94,7 +94,7 @@ def test_the_week_has_each_lesson_with_its_waits(tia: Page, artefacts: Path) -> 
     expect(monday).to_contain_text(re.compile(r"17:00.18:30 ml101"))
     expect(monday).to_contain_text("60 people")
     expect(monday).to_contain_text("Predicted: ")
-    # While it has not ended, which is in its own minute, the page follows it.
+    # The measured waits appear once the lesson has ended, which may take a minute.
     expect(monday.locator("div", has_text="00:00")).to_contain_text("Measured: ", timeout=150_000)
     tia.locator(".week").screenshot(path=artefacts / "week.png")
 

@@ -46,7 +46,8 @@ OF_OTHERS = {
         r"import os\nwhile not os.path.exists('{sign}'): time.sleep(0.05)\ntime.sleep(1)",
     ),
 }
-"""What other students' cells do for a few seconds, and instead of it here: they end a second after a cell waits."""
+"""For each notebook: how other students' cells take a few seconds, and what they do here instead: they end one second after
+a cell says that it waits."""
 
 
 class Client(NotebookClient):
@@ -54,7 +55,7 @@ class Client(NotebookClient):
 
     sign: Path
     others: float = float("inf")
-    """The number of the cell with the others' cells."""
+    """The number of the cell that starts other students' cells."""
 
     def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
         shown = msg["content"].get("data", {}).get("text/plain", "")

@@ -102,7 +102,7 @@ def test_a_cell_that_does_not_stop_is_left_by_the_second_press(
     service: Service, new_kernel: Callable[..., Kernel]
 ) -> None:
     service.start_broker()
-    service.start_worker(BATON_WORKER_CANCEL_GRACE="75s")  # then the first press would end it, too
+    service.start_worker(BATON_WORKER_CANCEL_GRACE="75s")  # a shorter one would let the first press end it, too
     kernel = service.kernel(new_kernel)
     kernel.run("kept = 1").ok()
     cell = kernel.begin(f"%%gpu\nkept = 2\n{CATCHES_INTERRUPTS}")

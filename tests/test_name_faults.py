@@ -205,7 +205,7 @@ def test_a_second_interrupt_leaves_a_name_that_does_not_get_on_its_way(
     service: Service, new_kernel: Callable[..., Kernel], tmp_path: Path
 ) -> None:
     service.start_broker()
-    service.start_worker(BATON_WORKER_CANCEL_GRACE="75s")  # then the first one would end it, too
+    service.start_worker(BATON_WORKER_CANCEL_GRACE="75s")  # a shorter one would let the first one end it, too
     slow = Slow(service.kernel(new_kernel), tmp_path)
     cell, session = slow.begin()
     slow.answer("import signal; signal.raise_signal(signal.SIGINT); open(asked, 'w').close(); open(go).read()")

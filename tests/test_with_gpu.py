@@ -29,6 +29,7 @@ def test_output_stands_where_it_was_written(kernel: Kernel) -> None:
     *earlier, _ = [plain_text(content) for content in cell.of("display_data") if is_notice(content)]
     # On a slow machine, a line may stand while an earlier block waits or runs. It then stays.
     assert not [line for line in earlier if line.startswith(("CPU: ", "GPU: "))], "the line of the last block"
+    assert cell.summary.startswith(("CPU: ", "GPU: "))
     assert kernel.run("%%capture got\nwith gpu:\n    print('hidden')").ok().stdout == ""
     assert kernel.evaluate("got.stdout") == "hidden\n"
 

@@ -7,4 +7,6 @@ from __future__ import annotations
 
 from hypothesis.internal.conjecture import providers
 
+assert callable(providers._get_local_constants)
+assert hasattr(providers, "_local_constants")
 providers._get_local_constants = lambda: providers._local_constants

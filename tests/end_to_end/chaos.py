@@ -66,12 +66,12 @@ def chaos(
     for kernel in kernels:
         kernel.run("values = []").ok()
     began = time.monotonic()
-    sent = [
-        Sent(notebook, number, kernel.begin(body + last if number == cells - 1 else body))
-        for number in range(cells)
-        for notebook, kernel in enumerate(kernels)
-        for body in (code(f"{notebook}-{number}", number, witness.path, dice),)
-    ]
+    sent = []
+    for number in range(cells):
+        end = last if number == cells - 1 else ""
+        for notebook, kernel in enumerate(kernels):
+            body = code(f"{notebook}-{number}", number, witness.path, dice)
+            sent.append(Sent(notebook, number, kernel.begin(body + end)))
     kills = 0
     next_kill = began
     if not least_kills:

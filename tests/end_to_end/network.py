@@ -89,7 +89,7 @@ class Relay:
         self._network.run(self._mend())
 
     def break_off(self) -> None:
-        """Ends every connection, with what was swallowed; new ones are accepted at once, so nobody has to wait."""
+        """Ends every connection, loses what was swallowed, and accepts new connections at once: none is refused."""
         self._network.run(self._break_off())
 
     def reset(self) -> None:

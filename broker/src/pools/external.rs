@@ -1,8 +1,8 @@
 //! Pools whose workers are started by something else, such as an autoscaler that reads the desired number.
 //!
 //! In: workers that join. Out: a token for each, valid only for this worker, and the number of
-//! missing workers. A worker that has joined is a worker like any other, so it is treated alike
-//! in placing, estimates and pages.
+//! missing workers. A worker that has joined is treated like any other in placing,
+//! estimates and pages.
 //!
 //! **Invariant:** nothing here starts or ends a worker.
 
@@ -21,7 +21,7 @@ const LOST_AFTER: Duration = Duration::from_secs(30 * 60);
 /// The same for a worker that is leaving: it may still have to send results over a bad network.
 const LEFT_AFTER: Duration = Duration::from_secs(60);
 
-/// Limits the rows of workers that join and die.
+/// Limits the records of workers that join and die.
 const MOST_RECORDS: usize = 16;
 
 /// Gives a worker a name and a token.

@@ -80,13 +80,15 @@ impl ManagedPool {
     ) -> Result<Vec<(String, String)>, StoreError> {
         let (mut failed, mut works) = (Vec::new(), false);
         for worker in &mut self.workers {
-            let present = seen.get(&worker.row.name);
-            works |= worker.see(present, lost_after);
-            let Some(present) = present else { continue };
-            if let Some(took_ms) = worker.comes(present.connected_ms) {
+            let seen_worker = seen.get(&worker.row.name);
+            works |= worker.see(seen_worker, lost_after);
+            let Some(seen_worker) = seen_worker else {
+                continue;
+            };
+            if let Some(took_ms) = worker.comes(seen_worker.connected_ms) {
                 self.starts_ms.push(took_ms);
                 self.lacking.comes();
-                works |= present.failing.is_none();
+                works |= seen_worker.failing.is_none();
             }
             let why = worker.count_failure(failing_limit);
             failed.extend(why.map(|why| (worker.row.name.clone(), why)));
@@ -96,7 +98,7 @@ impl ManagedPool {
             .iter()
             .max_by_key(|worker| worker.row.connected_ms);
         let newest = newest.and_then(|worker| seen.get(&worker.row.name));
-        let learned = newest.is_some_and(|worker| learn_offer(&mut self.row, worker));
+        let learned = newest.is_some_and(|seen_worker| learn_offer(&mut self.row, seen_worker));
         let forgiven = works && forgive_failures(&mut self.row);
         if learned || forgiven {
             self.store.pools().keep(&self.row).await?;

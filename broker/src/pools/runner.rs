@@ -50,7 +50,7 @@ pub(crate) async fn run(mut runner: Runner) {
     }
     let mut ticks = tokio::time::interval(pools::LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut known: Option<Vec<ManagedPool>> = None;
+    let mut managed: Option<Vec<ManagedPool>> = None;
     loop {
         let leads = *runner.leadership.borrow() == Leadership::Leader;
         let request = tokio::select! {
@@ -58,13 +58,13 @@ pub(crate) async fn run(mut runner: Runner) {
             Some(request) = runner.requests.recv(), if leads => Some(request),
         };
         if !leads {
-            known = None;
+            managed = None;
             continue;
         }
-        let worked = runner.turn(&mut known, request).await;
+        let worked = runner.turn(&mut managed, request).await;
         if let Err(error) = worked {
             tracing::error!("Pools are paused: {error}");
-            known = None;
+            managed = None;
         }
     }
 }
@@ -72,10 +72,10 @@ pub(crate) async fn run(mut runner: Runner) {
 impl Runner {
     async fn turn(
         &mut self,
-        known: &mut Option<Vec<ManagedPool>>,
+        managed: &mut Option<Vec<ManagedPool>>,
         request: Option<Request>,
     ) -> Result<(), StoreError> {
-        let mut pools = match known.take() {
+        let mut pools = match managed.take() {
             Some(pools) => pools,
             None => self.load().await?,
         };
@@ -92,7 +92,7 @@ impl Runner {
             self.start(&mut pools, &present).await?;
             self.publish(&pools);
         }
-        *known = Some(pools);
+        *managed = Some(pools);
         Ok(())
     }
 
@@ -256,10 +256,10 @@ impl Runner {
 
     fn publish(&self, pools: &[ManagedPool]) {
         let shown: Vec<Pool> = pools.iter().map(ManagedPool::shown).collect();
-        self.status.send_if_modified(|known| {
-            let changed = **known != shown;
+        self.status.send_if_modified(|managed| {
+            let changed = **managed != shown;
             if changed {
-                *known = Arc::new(shown);
+                *managed = Arc::new(shown);
             }
             changed
         });

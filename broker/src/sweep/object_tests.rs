@@ -11,7 +11,7 @@ use baton_protocol::{Grant, api::SavedState};
 use bytes::Bytes;
 
 const MINUTE: i64 = 60_000;
-const TERMS: Retention = Retention {
+const RETENTION: Retention = Retention {
     chunks: Duration::from_secs(600),
     jobs: Duration::from_secs(7 * 24 * 3600),
 };
@@ -52,7 +52,7 @@ impl Place {
 
     async fn sweep(&self, now_ms: i64) -> usize {
         let chunks = ChunkStore::Objects(Arc::clone(&self.objects));
-        let swept = sweep(&self.store, &chunks, TERMS, now_ms).await;
+        let swept = sweep(&self.store, &chunks, RETENTION, now_ms).await;
         swept.unwrap().chunks
     }
 
@@ -158,7 +158,7 @@ async fn an_upload_of_another_length_than_its_grants_is_deleted() {
     let chunks = ChunkStore::Objects(Arc::clone(&place.objects));
     let grant = place.objects.upload_grant(longer).await.unwrap();
     upload(&grant, Bytes::from(vec![7; 3 << 20])).await;
-    round(&place.store, &chunks, TERMS, &mut adopted, MINUTE).await;
+    round(&place.store, &chunks, RETENTION, &mut adopted, MINUTE).await;
     assert!(!place.is_there(longer).await);
     assert_eq!(place.sweep(11 * MINUTE).await, 3);
     assert_eq!(place.store.objects().pending_of("ada").await.unwrap(), 0);

@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use tempfile::TempDir;
 
 const MINUTE: i64 = 60_000;
-const TERMS: Retention = Retention {
+const RETENTION: Retention = Retention {
     chunks: Duration::from_secs(600),
     jobs: Duration::from_secs(3600),
 };
@@ -63,7 +63,7 @@ impl Place {
 
     async fn swept(&self, now_ms: i64) -> Swept {
         let chunks = ChunkStore::Folder(Arc::clone(&self.chunks));
-        let swept = sweep(&self.store, &chunks, TERMS, now_ms).await;
+        let swept = sweep(&self.store, &chunks, RETENTION, now_ms).await;
         swept.unwrap()
     }
 }
@@ -330,7 +330,7 @@ async fn who_takes_the_lead_counts_the_files_in_before_anything_is_swept() {
         round(
             &other,
             &ChunkStore::Folder(Arc::clone(&place.chunks)),
-            TERMS,
+            RETENTION,
             &mut adopted,
             now_ms,
         )

@@ -1,6 +1,6 @@
 //! Cancelling, by the student or because the notebook is gone.
 
-use crate::harness::{Broker, FakeProxy, FakeWorker, LONG, Rules, finished, started};
+use crate::harness::{Broker, FakeProxy, FakeWorker, LONG_GRACE, Rules, finished, started};
 use baton_protocol::{
     Answer, Finished, JobEvent, JobId, Outcome,
     proxy::FromProxy,
@@ -69,7 +69,7 @@ async fn a_started_job_is_cancelled_by_its_worker() {
 #[tokio::test]
 async fn a_cancellation_reaches_a_worker_that_was_away() {
     let rules = Rules {
-        worker_grace: LONG,
+        worker_grace: LONG_GRACE,
         ..Rules::default()
     };
     let broker = Broker::start_with(rules).await;
@@ -97,7 +97,7 @@ async fn a_cancellation_reaches_a_worker_that_was_away() {
 #[tokio::test]
 async fn a_job_whose_worker_is_away_before_the_start_is_cancelled_at_once() {
     let rules = Rules {
-        worker_grace: LONG,
+        worker_grace: LONG_GRACE,
         ..Rules::default()
     };
     let broker = Broker::start_with(rules).await;

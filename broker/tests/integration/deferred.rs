@@ -98,7 +98,7 @@ async fn with_its_worker_it_is_lost() {
 #[tokio::test]
 async fn a_worker_that_is_cut_off_for_longer_than_its_cells_may_wait_brings_it_back() {
     let broker = Broker::start_with(Rules {
-        // What it left is waited for twelve times as long.
+        // The broker waits twelve times as long for the state that the worker left.
         worker_grace: Duration::from_secs(3),
         ..Rules::default()
     })

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// A grace that does not end during a test.
-pub(crate) const LONG: Duration = Duration::from_secs(600);
+pub(crate) const LONG_GRACE: Duration = Duration::from_secs(600);
 
 pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future)

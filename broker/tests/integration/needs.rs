@@ -158,9 +158,9 @@ async fn a_cell_with_a_longer_limit_runs_on_a_worker_that_stays() {
     let broker = Broker::start().await;
     let begun = Instant::now();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let life = Duration::from_secs(600);
+    let stays_for = Duration::from_secs(600);
     let machine = Machine {
-        leaves_at_ms: Some((since + life).as_millis() as i64),
+        leaves_at_ms: Some((since + stays_for).as_millis() as i64),
         ..Machine::default()
     };
     let mut leaves =
@@ -176,11 +176,11 @@ async fn a_cell_with_a_longer_limit_runs_on_a_worker_that_stays() {
         panic!("{reason:?}");
     };
     assert_eq!(requirement, Requirement::Time { ms: 3_600_000 });
-    let since_then = begun.elapsed().as_secs() + 1;
-    let mut lefts =
-        (0..=since_then).map(|seconds| life.saturating_sub(Duration::from_secs(seconds)));
-    let says = |left| connected == [format!("leaves for another {}", whole_seconds(left))];
-    assert!(lefts.any(says), "{connected:?}");
+    let most_passed = begun.elapsed().as_secs() + 1;
+    let mut remaining =
+        (0..=most_passed).map(|passed| stays_for.saturating_sub(Duration::from_secs(passed)));
+    let says = |time| connected == [format!("leaves for another {}", whole_seconds(time))];
+    assert!(remaining.any(says), "{connected:?}");
     let mut stays = worker(&broker, "stays", gpu("NVIDIA T4", 16)).await;
     runs_on(&mut ada, &mut stays, long).await;
     drop(stays);

@@ -1,7 +1,8 @@
 //! Connections break, but nothing is lost and nothing arrives twice.
 
 use crate::harness::{
-    Broker, FakeProxy, FakeWorker, LONG, Rules, finished, output, outputs, started, submission,
+    Broker, FakeProxy, FakeWorker, LONG_GRACE, Rules, finished, output, outputs, started,
+    submission,
 };
 use baton_protocol::{
     Finished, JobEvent, Outcome,
@@ -11,7 +12,7 @@ use baton_protocol::{
 
 fn patient() -> Rules {
     Rules {
-        worker_grace: LONG,
+        worker_grace: LONG_GRACE,
         ..Rules::default()
     }
 }

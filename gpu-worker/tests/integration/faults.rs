@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde_json::json;
 use std::{path::Path, time::Duration};
 
-/// Of a cell that does something before it is over, also on a busy machine.
+/// The time limit of a cell that must do something first, even on a busy machine.
 const TIME_LIMIT_MS: u64 = 5000;
 
 fn is_output(event: &JobEvent) -> bool {

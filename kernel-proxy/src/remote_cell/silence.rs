@@ -7,9 +7,9 @@ use super::{
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long an interrupted cell waits for the broker's confirmation while nothing arrives, or for a broker that has become
-/// unreachable: some retransmissions on a poor network, or a machine that has no time for the broker. Once the broker has
-/// confirmed, it returns the cell's changes however long that takes.
+/// How long an interrupted cell waits while nothing arrives, for the broker's confirmation or for an unreachable broker.
+/// That is enough for some retransmissions on a poor network, or for a broker on a busy machine. After its confirmation,
+/// the broker may take any time to return the cell's changes.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]

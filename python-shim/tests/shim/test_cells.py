@@ -209,7 +209,7 @@ def test_a_function_of_a_gpu_cell_shows_its_source_at_home(baton: Baton) -> None
 def test_errors_abort_the_cells_behind(baton: Baton) -> None:
     client = baton.notebook.client
     sent = threading.Event()
-    baton.before_finish = sent.wait
+    baton.before_finish = lambda: sent.wait(100)
     client.execute("%%gpu\n1/0")
     behind = client.execute("x = 1")
     # The kernel answers this while the first cell runs. By then, it also has the second cell, which was sent before.

@@ -55,9 +55,9 @@ def session(scanner_library: Path) -> Iterator[list[str]]:
     said = run_session(scanner_library, os.getpid())
     process = int(said[0])
     until = time.monotonic() + 100
-    # Only when it has given up everything else does it wait for its worker.
+    # It sleeps, waiting for its worker, once it has given up everything else.
     while psutil.Process(process).status() != psutil.STATUS_SLEEPING:
-        assert time.monotonic() < until
+        assert time.monotonic() < until, "the keeper does not wait for its worker"
         time.sleep(0.01)
     yield said
     os.kill(process, signal.SIGKILL)

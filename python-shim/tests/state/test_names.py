@@ -510,7 +510,7 @@ CIRCLE = (
 
 @pytest.fixture
 def hours_pass(pair: Pair) -> Iterator[None]:
-    """Between two searches for circles at either end, which otherwise depend on how long the last search took."""
+    """At both ends, hours pass between two searches for circles: the next one depends on how long the last one took."""
     clock = "__import__('types').SimpleNamespace(monotonic=__import__('itertools').count(10**6, 10**4).__next__)"
     module = "__import__('sys').modules['baton_shim.state.cycles']"
     pair.ask(f"setattr({module}, 'time', {clock})")

@@ -248,7 +248,7 @@ class Student(threading.Thread):
 
 
 def busy() -> float:
-    """The factor by which bounds grow now."""
+    """How many times longer bounds are on a machine as busy as this one is now."""
     return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), MOST_BUSY)
 
 

@@ -6,11 +6,11 @@ use std::{
     time::Duration,
 };
 
-/// Ports of one server, which no other one takes as long as this exists, also while the server does not run. They are
-/// below those that Linux gives to connections.
+/// Ports that no other test server takes while this exists, even when its server is stopped. They lie below the ports
+/// that Linux gives to connections.
 pub(crate) struct Ports<const COUNT: usize> {
     pub(crate) numbers: [u16; COUNT],
-    /// On a port after them.
+    /// Listens on the last port of the block, so that other processes skip the block.
     _taken: TcpListener,
 }
 

@@ -35,10 +35,11 @@ pub struct Server {
     running: Option<Running>,
 }
 
-/// A port that no other such server takes as long as this exists. Linux gives it to no connection.
+/// A port that no other test server takes while this exists, even when its server is stopped. It lies below the ports that
+/// Linux gives to connections.
 struct Port {
     number: u16,
-    /// On the next one.
+    /// Listens on the next port, so that other processes skip both.
     _taken: TcpListener,
 }
 

@@ -1,6 +1,6 @@
 //! A broker in this process, and one in a separate process that can be killed.
 
-use super::{LONG, within};
+use super::{LONG_GRACE, within};
 use baton_broker::{Activity, Config, Database, Listen, ObjectOptions, PoolSettings, TlsFiles};
 use baton_protocol::address::BrokerAddress;
 use baton_transport::{Api, Dial, Token};
@@ -66,8 +66,8 @@ impl Default for Rules {
             chunk_requests_a_second: 1000,
             connections_a_person: 100,
             worker_grace: Duration::from_millis(300),
-            proxy_grace: LONG,
-            silent_proxy_grace: LONG,
+            proxy_grace: LONG_GRACE,
+            silent_proxy_grace: LONG_GRACE,
             chunks_limit_bytes: 1 << 30,
             person_limit_bytes: None,
             output_limit_bytes: 256 << 20,
@@ -120,7 +120,7 @@ impl Broker {
         config.worker_grace = rules.worker_grace;
         config.proxy_grace = rules.proxy_grace;
         config.silent_proxy_grace = rules.silent_proxy_grace;
-        config.restart_grace = LONG;
+        config.restart_grace = LONG_GRACE;
         config.chunks_limit_bytes = rules.chunks_limit_bytes;
         config.person_limit_bytes = rules.person_limit_bytes;
         config.output_limit_bytes = rules.output_limit_bytes;
@@ -335,10 +335,10 @@ pub(crate) fn serve_in_this_process() {
     let folder = Path::new(&folder);
     let mut config = config_in(folder);
     config.listen = Listen::Unix(socket(folder, &std::env::var(NAME).unwrap()));
-    config.worker_grace = LONG;
-    config.proxy_grace = LONG;
-    config.silent_proxy_grace = LONG;
-    config.restart_grace = LONG;
+    config.worker_grace = LONG_GRACE;
+    config.proxy_grace = LONG_GRACE;
+    config.silent_proxy_grace = LONG_GRACE;
+    config.restart_grace = LONG_GRACE;
     if let Ok(database) = std::env::var(DATABASE) {
         config.database = Database::named(&database);
     }

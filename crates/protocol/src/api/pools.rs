@@ -58,7 +58,7 @@ pub struct JoinPool {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Joined {
     pub name: String,
-    /// Valid for this worker and this life of it only.
+    /// Valid for this worker only, until it ends.
     pub token: String,
     /// The worker leaves after this time without a cell. Absent: it stays.
     #[serde(skip_serializing_if = "Option::is_none", default)]

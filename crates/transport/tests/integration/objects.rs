@@ -293,7 +293,7 @@ async fn other_bytes_are_reported_and_never_given_out() {
     assert_eq!(lock(&world).asked["damaged"], reports + 1);
 }
 
-/// Time is paused once only the store is waited for.
+/// Time is paused once the store has the request, which it does not answer.
 #[tokio::test]
 async fn a_silent_store_is_given_up_in_time() {
     let (_server, client, world) = start().await;
@@ -301,9 +301,14 @@ async fn a_silent_store_is_given_up_in_time() {
     lock(&world).faults = [Fault::Silent].into();
     let client = client.with_patience(Duration::ZERO);
     let put = tokio::spawn(async move { client.put(std::slice::from_ref(&chunk)).await });
-    while !lock(&world).faults.is_empty() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let asked = async {
+        while !lock(&world).faults.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), asked)
+        .await
+        .unwrap();
     tokio::time::pause();
     let error = put.await.unwrap().unwrap_err();
     match error {
