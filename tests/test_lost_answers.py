@@ -14,7 +14,7 @@ from end_to_end.service import stopped
 def service() -> Iterator[Service]:
     service = Service.create()
     # So that a slow machine has time to connect again.
-    service.start_broker(BATON_BROKER_WORKER_GRACE="60s")
+    service.start_broker(BATON_BROKER_WORKER_GRACE="60s", BATON_BROKER_PROXY_GRACE="60s")
     yield service
     left = service.close()
     assert not left, f"Processes left behind: {left}"
