@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any, NamedTuple
@@ -43,7 +44,7 @@ class Undo:
         """The segments whose bytes the message changed."""
         self._segments = segments
         self._of_memory = of_memory
-        self._bytes: list[tuple[int, bytes, Any]] = []  # address, old bytes, and the owner that keeps the memory
+        self._memory: list[KeptMemory] = []
         self._names: list[tuple[dict[str, Any], str, Any]] = []
         self._patches: list[tuple[Kind, Callable[[], Any], Any]] = []
         self._actions: list[Action] = []
@@ -61,7 +62,10 @@ class Undo:
 
     def keep_memory(self, parts: Iterable[memory.Part], owner: Any) -> None:
         if self._of_memory:
-            self._bytes += ((part.address, memory.read(part.address, part.bytes), owner) for part in parts)
+            place = place_of(owner)
+            self._memory += (
+                KeptMemory(part.address, memory.read(part.address, part.bytes), owner, place) for part in parts
+            )
 
     def keep_if_room(self, parts: list[memory.Part], owner: Any) -> None:
         self.room -= sum(part.bytes for part in parts)
@@ -81,7 +85,7 @@ class Undo:
         return {id(get()) for _, get, _ in self._patches}
 
     def kept_bytes(self) -> int:
-        return sum(len(before) for _, before, _ in self._bytes)
+        return sum(len(kept.before) for kept in self._memory)
 
     def keep(self, number: int, kind: Kind, obj: Any) -> None:
         self.patched.append(number)
@@ -106,19 +110,19 @@ class Undo:
 
     def seal(self) -> None:
         """Records the memory as it is now, for `overwritten`."""
-        self._after = [memory.read(address, len(before)) for address, before, _ in self._bytes]
+        self._after = [memory.read(kept.address, len(kept.before)) for kept in self._memory]
 
     def overwritten(self) -> bool:
         """Whether memory that the message changed has changed again since."""
-        pairs = zip(self._bytes, self._after, strict=True)
-        return any(memory.read(address, len(after)) != after for (address, _, _), after in pairs)
+        pairs = zip(self._memory, self._after, strict=True)
+        return any(not kept.is_there() or memory.read(kept.address, len(after)) != after for kept, after in pairs)
 
     def forget(self) -> None:
         """Drops everything, because the message has succeeded."""
         self._actions.clear()
         self._modules.clear()
         self._patches.clear()
-        self._bytes.clear()
+        self._memory.clear()
         self._names.clear()
         self.bound.clear()
 
@@ -140,8 +144,33 @@ class Undo:
         for kind, get, content in reversed(self._patches):
             if (obj := get()) is not None:
                 kind.apply(obj, content)
-        for address, before, _ in reversed(self._bytes):
-            memory.write(address, before)
+        for kept in reversed(self._memory):
+            if kept.is_there():
+                memory.write(kept.address, kept.before)
+
+
+class KeptMemory(NamedTuple):
+    """Memory as it was before a message."""
+
+    address: int
+    before: bytes
+    owner: Any
+    place: tuple[int, int] | None
+
+    def is_there(self) -> bool:
+        """Whether the owner still has this memory: it gives it back when it is resized."""
+        return place_of(self.owner) == self.place
+
+
+def place_of(owner: Any) -> tuple[int, int] | None:
+    """The address and size of the memory of an array or a tensor's storage, which may be resized. None for others."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    kind = type(owner)
+    if numpy is not None and issubclass(kind, numpy.ndarray):
+        return numpy.ndarray.__array_interface__.__get__(owner)["data"][0], numpy.ndarray.nbytes.__get__(owner)
+    if torch is not None and issubclass(kind, torch.UntypedStorage):
+        return owner.data_ptr(), owner.nbytes()
+    return None
 
 
 def loosely(get: Callable[[], Any]) -> Callable[[], Any]:
@@ -170,7 +199,7 @@ def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segm
             continue
         if segment is None or segment.bytes != bytes_:
             raise TableBroken(f"Segment {number} of {bytes_} bytes is not known here")
-        owner = segments.buffer(segment) if patches else None
+        owner = segments.owner(segment) if patches else None
         changed = _parts(patches, segment)
         undo.keep_memory(changed, owner)
         if changed:
@@ -199,8 +228,9 @@ def write_segments(
         if part["fresh"] and isinstance(segment.memory, mmap.mmap):
             mapped.append((segment, patches[0]["source"]["offset"]))
             continue
+        owner = segments.owner(segment)
         changed = _parts(patches, segment)
-        undo.keep_if_room(changed, segments.buffer(segment))
+        undo.keep_if_room(changed, owner)
         parts += changed
     for segment, start in mapped:
         memory.map_over(file_descriptor, start, segment.memory, segment.bytes)

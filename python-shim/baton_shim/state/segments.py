@@ -18,7 +18,10 @@ COPIED_OUT_BYTES = 64 << 10  # a smaller fresh segment gets its own memory inste
 class Segment:
     """Contiguous memory of one owner, at this address of this kernel."""
 
-    __slots__ = ("address", "bytes", "device", "mapped", "memory", "number", "seen", "source", "storage", "users")
+    __slots__ = (
+        *("address", "bytes", "device", "device_address", "mapped", "memory", "number"),
+        *("seen", "source", "storage", "users"),
+    )
 
     def __init__(self, number: int, address: int, size: int) -> None:
         self.number, self.address, self.bytes = number, address, size
@@ -26,16 +29,23 @@ class Segment:
         self.source: bytes | None = None  # received, small, and without its own memory yet
         self.storage: Any = None  # torch's handle of `memory`, created once so that tensors share it
         self.device: Any = None  # the storage on a GPU of which this memory is a copy
+        self.device_address = 0  # of that storage, when it became known
         self.mapped = False  # pages of a received file, for which the system knows which were written to
         self.seen: Any = None  # the scanner's state
         self.users: set[int] = set()  # numbers of the objects that are views of it
+
+    def has_left_device(self) -> bool:
+        """Whether its storage on a GPU has been resized, so that another one may have its former place."""
+        device = self.device
+        return device is not None and (device.data_ptr(), device.nbytes()) != (self.device_address, self.bytes)
 
     def is_stale(self) -> bool:
         """Whether its storage has moved, so that its address may belong to something else now.
 
         Tensors that no message visits may share the storage and resize it: the parts of a sparse tensor.
         """
-        return self.storage is not None and self.storage.data_ptr() != self.address
+        storage = self.storage
+        return storage is not None and (storage.data_ptr() != self.address or storage.nbytes() < self.bytes)
 
 
 class Segments:
@@ -66,7 +76,11 @@ class Segments:
 
     def find_device(self, storage: Any) -> Segment | None:
         """The segment of a storage on a GPU."""
-        return self._by_device.get(storage.data_ptr())
+        segment = self._by_device.get(storage.data_ptr())
+        if segment is not None and segment.has_left_device():
+            del self._by_device[storage.data_ptr()]
+            return None
+        return segment
 
     def add_device(self, storage: Any) -> Segment:
         """A new segment for a storage on a GPU: its copy in this process's memory, which is what is sent."""
@@ -78,8 +92,8 @@ class Segments:
 
     def mirror(self, segment: Segment, storage: Any) -> None:
         """From now on, the segment's memory is a copy of this storage on a GPU."""
-        segment.device = storage
-        self._by_device[storage.data_ptr()] = segment
+        segment.device, segment.device_address = storage, storage.data_ptr()
+        self._by_device[segment.device_address] = segment
 
     def copy_from_gpu(self, segment: Segment) -> None:
         """Updates the copy from the GPU, before it is read."""
@@ -132,6 +146,14 @@ class Segments:
             return segment.memory
         return memory.at_address(segment.address, segment.bytes, self._user_of(segment))
 
+    def owner(self, segment: Segment) -> Any:
+        """What keeps the segment's memory until it is resized."""
+        if segment.source is not None:
+            return self.buffer(segment)
+        if segment.memory is not None:
+            return segment.memory
+        return segment.storage if segment.storage is not None else self._user_of(segment)
+
     def settle_deferred(self) -> None:
         """Gives memory to small received segments that have not been used yet."""
         for segment in self.by_number.values():
@@ -183,7 +205,7 @@ class Segments:
     def drop(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             segment = self.by_number.pop(number, None)
-            if segment is not None and segment.device is not None:
-                self._by_device.pop(segment.device.data_ptr(), None)
+            if segment is not None and self._by_device.get(segment.device_address) is segment:
+                del self._by_device[segment.device_address]
             if segment is not None:
                 self.hide(segment)

@@ -171,10 +171,12 @@ class Table:
     def _send(self, sending: Sending) -> Snapshot:
         """After an error nothing has changed."""
         self._here.used.clear()
+        self._kinds.owners.begin()
         next_segment, nans = self._segments.next_number, len(self._numbering.nans)
         try:
             return self._write(sending)
         except BaseException:
+            self._kinds.owners.take_back()
             self._numbering.nans.forget(nans)
             self._segments.drop(range(next_segment, self._segments.next_number))
             self._segments.next_number = next_segment
@@ -278,6 +280,7 @@ class Table:
         if before is None:
             return False
         before.restore()
+        self._kinds.owners.take_back()
         del self._foreign[len(self._numbering) :]
         self.messages -= 1
         return True

@@ -48,6 +48,8 @@ class Views:
                 segment = self._kinds.tensor.segment_number(obj)
                 if segment is not None:
                     self._move_to(number, segment)
+                else:
+                    self.leave(number)
 
     def hide(self, replaced: Set[int]) -> list[Segment]:
         """Hides segments that only replaced objects use: a resized array may now be at the same address."""

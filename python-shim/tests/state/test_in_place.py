@@ -7,6 +7,7 @@ the result with that of the same local change. The object must be the one in the
 from __future__ import annotations
 
 import pytest
+from baton_shim.state import Refused
 from harness import Pair
 
 CASES: dict[str, tuple[str, str, str]] = {
@@ -262,3 +263,21 @@ def test_an_array_that_changes_in_many_places(pair: Pair) -> None:
 @pytest.mark.parametrize("case", PANDAS)
 def test_pandas(pair: Pair, case: str) -> None:
     check(pair, *PANDAS[case], before="import pandas as pd")
+
+
+@pytest.mark.parametrize("lost", ["refused", "not received"])
+def test_pandas_copies_before_it_writes_although_a_message_was_lost(pair: Pair, lost: str) -> None:
+    """The other end then does not know that another frame uses the memory."""
+    pair.local(
+        "import pandas as pd\nx = pd.DataFrame({'a': [1., 2.], 'b': [3., 4.]})\n"
+        "class Bad:\n    def __reduce__(self): raise TypeError('no')\nbad = Bad()"
+    )
+    assert pair.remote("pass", "x", "pd") == {"error": None}
+    pair.local("y = x[:]")
+    if lost == "refused":
+        with pytest.raises(Refused):
+            pair.remote("pass", "x", "bad", "pd")
+    else:
+        pair.unsent("x", "pd")
+    assert pair.remote("x.iloc[0, 0] = 9", "x", "pd") == {"error": None}
+    assert pair.namespace["y"].a.tolist() == [1, 2]

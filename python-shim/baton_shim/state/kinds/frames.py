@@ -173,6 +173,7 @@ class OwnersKind(Kind):
         self._anchors = (self.new, self.apply)
         self._received: list[tuple[Any, int]] = []
         self._sent: dict[int, int] = {}  # by id: the number that was sent last, if it is not 1
+        self._before: dict[int, int] = {}  # the same before the last message
 
     def new(self) -> Any:
         made = sys.modules["pandas._libs.internals"].BlockValuesRefs()
@@ -190,8 +191,18 @@ class OwnersKind(Kind):
         return bool(self._sent.get(id(obj), 1) == self.read(obj))
 
     def content(self, obj: Any, state: State) -> Any:
+        self._before.setdefault(id(obj), self._sent.get(id(obj), 1))
         self._sent[id(obj)] = state
         return state
+
+    def begin(self) -> None:
+        """Called before a message is sent."""
+        self._before.clear()
+
+    def take_back(self) -> None:
+        """The other end did not get the last message."""
+        self._sent.update(self._before)
+        self._before.clear()
 
     def parts(self, obj: Any, state: State) -> Iterable[Any]:
         return ()

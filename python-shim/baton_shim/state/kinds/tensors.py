@@ -220,7 +220,7 @@ class TensorKind(Kind):
 
     @bare
     def read(self, obj: Any) -> State:
-        place = (obj.data_ptr(), obj.stride()) if self.plain(obj) else (obj._version, digest(obj))
+        place = view_of(obj) if self.plain(obj) else (obj._version, digest(obj))
         form = (type(obj), place, tuple(obj.size()), obj.dtype, obj.requires_grad, on_gpu(obj))
         return form, *self._state(obj), _version(obj)
 
@@ -259,6 +259,13 @@ class TensorKind(Kind):
         self.set_state(obj, state)
 
 
+def parts_of_sparse(tensor: Any) -> tuple[Any, ...]:
+    """What a sparse tensor consists of; nothing for other layouts."""
+    if tensor.layout is torch().sparse_coo:
+        return tensor._indices(), tensor._values()
+    return parts_of_compressed(tensor)
+
+
 def parts_of_compressed(tensor: Any) -> tuple[Any, ...]:
     """What a tensor of compressed rows or columns consists of; nothing for other layouts."""
     module, layout = torch(), tensor.layout
@@ -286,14 +293,22 @@ def is_same_view(left: Any, right: Any) -> bool:
     strided = torch().strided
     if left.layout is not strided or right.layout is not strided:
         return False
-    return (left.data_ptr(), left.size(), left.stride()) == (right.data_ptr(), right.size(), right.stride())
+    return view_of(left) == view_of(right)
+
+
+def view_of(tensor: Any) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tuple(tensor.size()), tensor.stride(), tensor.is_neg(), tensor.is_conj()
 
 
 def digest(obj: Any) -> bytes | None:
     """Of the memory on this machine of a tensor that is sent with it: `.data` and `.numpy()` write without a count."""
-    if obj.layout is not torch().strided or obj.device.type != "cpu":
+    if obj.device.type != "cpu":
         return None
     try:
+        if parts := parts_of_sparse(obj):
+            return b"".join(digest(part) or b"" for part in parts)
+        if obj.layout is not torch().strided:
+            return None
         storage = storage_of(obj)
         if not storage.nbytes():
             return None
