@@ -46,7 +46,7 @@ OF_OTHERS = {
         r"import os\nwhile not os.path.exists('{sign}'): time.sleep(0.05)\ntime.sleep(1)",
     ),
 }
-"""For each notebook: how other students' cells take a few seconds, and what they do here instead: they end one second after
+"""How other students' cells of a notebook take a few seconds, and what they do here instead: they end one second after
 a cell says that it waits."""
 
 

@@ -204,7 +204,10 @@ OF_CELLS = (
     ),
     Part(
         "tensors are not sent with %%gpu cells",
-        (f"{_TENSOR}._backward_hooks", f"{_TENSOR}._make_subclass", f"{_TENSOR}._neg_view"),
+        (
+            *(f"{_TENSOR}._backward_hooks", f"{_TENSOR}._make_subclass", f"{_TENSOR}._neg_view"),
+            *(f"{_TENSOR}._indices", f"{_TENSOR}._values"),
+        ),
     ),
     Part(
         "optimizers of torch do not call their hooks after %%gpu cells",
