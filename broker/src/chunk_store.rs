@@ -7,11 +7,23 @@
 //! chunks of a course are shared.
 
 use crate::objects::Objects;
+use anyhow::Context;
 use baton_broker_queue::Account;
 use baton_broker_store::{ObjectRow, PublicFile, Store, StoreError};
 use baton_chunks::ChunkDirectory;
 use baton_protocol::ChunkHash;
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, path::PathBuf, sync::Arc};
+use tokio::task::spawn_blocking;
+
+/// Opens the broker's own folder of chunks.
+pub(crate) async fn open_folder(
+    folder: PathBuf,
+    limit_bytes: u64,
+) -> anyhow::Result<Arc<ChunkDirectory>> {
+    let what = format!("Failed to open the chunks in {}", folder.display());
+    let opened = spawn_blocking(move || ChunkDirectory::open(folder, limit_bytes)).await?;
+    Ok(Arc::new(opened.context(what)?))
+}
 
 #[derive(Clone)]
 pub(crate) enum ChunkStore {

@@ -2,7 +2,7 @@
 
 use crate::{
     Config, Database, Listen, People,
-    chunk_store::ChunkStore,
+    chunk_store::{ChunkStore, open_folder},
     engine::{Engine, Event, Leadership},
     forward,
     hub::Hub,
@@ -20,7 +20,6 @@ use crate::{
 use anyhow::Context;
 use baton_broker_queue::{Graces, Identity, courses::Courses};
 use baton_broker_store::Store;
-use baton_chunks::ChunkDirectory;
 use baton_protocol::address::BrokerAddress;
 use std::{
     collections::HashMap,
@@ -167,17 +166,8 @@ pub(crate) async fn open_chunks(config: &Config) -> anyhow::Result<ChunkStore> {
             Ok(ChunkStore::Objects(Arc::new(objects)))
         }
         ChunkPlace::Folder => {
-            let chunks_folder = config.chunks_folder.clone();
-            let chunks =
-                tokio::task::spawn_blocking(move || ChunkDirectory::open(chunks_folder, limit))
-                    .await?
-                    .with_context(|| {
-                        format!(
-                            "Failed to open the chunks in {}",
-                            config.chunks_folder.display()
-                        )
-                    })?;
-            Ok(ChunkStore::Folder(Arc::new(chunks)))
+            let chunks = open_folder(config.chunks_folder.clone(), limit).await?;
+            Ok(ChunkStore::Folder(chunks))
         }
     }
 }

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     TlsFiles,
+    chunk_store::open_folder,
     in_flight::InFlight,
     listen,
     tls::{Certificate, Encrypted},
@@ -79,16 +80,7 @@ pub async fn serve_chunks(
     ready: impl FnOnce(SocketAddr),
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    let (chunks_folder, limit) = (config.chunks_folder.clone(), config.chunks_limit_bytes);
-    let chunks = tokio::task::spawn_blocking(move || ChunkDirectory::open(chunks_folder, limit))
-        .await?
-        .with_context(|| {
-            format!(
-                "Failed to open the chunks in {}",
-                config.chunks_folder.display()
-            )
-        })?;
-    let chunks = Arc::new(chunks);
+    let chunks = open_folder(config.chunks_folder.clone(), config.chunks_limit_bytes).await?;
     let certificate = config.tls.as_ref().map(Certificate::open).transpose()?;
     listen::ensure_private(
         config.listen,
