@@ -30,7 +30,7 @@ use std::{
 use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// Requests to pools that may wait at once.
+/// Requests to one pool that may wait at once.
 const POOL_REQUESTS: usize = 16;
 /// After how many worker graces a missing pool worker is counted as lost and may be replaced.
 const LOST_GRACES: u32 = 6;
@@ -50,29 +50,40 @@ pub(crate) struct Base {
 impl Base {
     /// Access to the pools, and what runs them.
     pub(crate) fn pools(&self, config: &Config, address: &BrokerAddress) -> (Pools, pools::Runner) {
-        let (requests, requested) = mpsc::channel(POOL_REQUESTS);
-        let status = watch::Sender::default();
+        let seats_and_handles = config.pools.iter().map(|settings| {
+            let (requests, requested) = mpsc::channel(POOL_REQUESTS);
+            let status = watch::Sender::default();
+            let handle = pools::Handle {
+                name: settings.name.clone(),
+                status: status.subscribe(),
+                requests,
+            };
+            let seat = pools::Seat {
+                settings: Arc::new(settings.clone()),
+                status,
+                requests: requested,
+            };
+            (seat, handle)
+        });
+        let (seats, handles): (_, Vec<_>) = seats_and_handles.unzip();
         let lessons = pools::Lessons::default();
         let pools = Pools {
-            names: config.pools.iter().map(|pool| pool.name.clone()).collect(),
+            handles: handles.into(),
             scaling: config.pools.iter().map(|pool| pool.scaling).collect(),
             lessons: lessons.clone(),
-            status: status.subscribe(),
-            requests,
         };
         let runner = pools::Runner {
-            settings: config.pools.iter().cloned().map(Arc::new).collect(),
-            store: self.store.clone(),
+            seats,
+            common: pools::Common {
+                store: self.store.clone(),
+                address: address_for_workers(config, address),
+                token_folder: config.pool_tokens.clone(),
+                lost_after: LOST_GRACES * config.worker_grace,
+                failing_limit: FAILING_GRACES * config.worker_grace,
+            },
             inbox: self.inbox.clone(),
             leadership: self.leadership.subscribe(),
-            status,
-            requests: requested,
-            address: address_for_workers(config, address),
-            token_folder: config.pool_tokens.clone(),
-            lost_after: LOST_GRACES * config.worker_grace,
-            failing_limit: FAILING_GRACES * config.worker_grace,
             lessons,
-            floors: Vec::new(),
         };
         (pools, runner)
     }

@@ -23,41 +23,109 @@ pub(super) async fn start(
     Ok(())
 }
 
-/// Asks about the jobs whose workers are not connected.
-pub(super) async fn check(
-    system: BatchSystem<'_>,
-    pool: &mut ManagedPool,
-) -> Result<(), StoreError> {
-    for name in pool.names() {
-        let Some(worker) = pool
-            .worker(&name)
-            .filter(|worker| worker.is_due(system.check_every()))
-        else {
-            continue;
-        };
-        worker.checked = Some(Instant::now());
-        let Some(job) = worker.row.job.clone() else {
-            find_job(system, pool, &name).await?;
-            continue;
-        };
-        let (state, answer) = system.state(&job, &name).await;
-        if state == JobState::Unknown {
-            tracing::warn!(
-                "The state of job {job} of pool {} is unknown: {answer}",
-                pool.settings.name
-            );
-            // It probably will not answer about other jobs either.
-            break;
-        }
-        // If the worker connected before its job ended, that has been recorded by now.
-        pool.see_past(&name).await?;
-        follow(system, pool, (&name, &job), (state, answer)).await?;
-    }
-    Ok(())
+/// A worker whose job is to be checked. Without a job, the broker ended while it submitted the job.
+pub(super) struct Due {
+    name: String,
+    job: Option<String>,
 }
 
-/// Cancels the job of a worker that could not work, and records its end. If the job cannot be cancelled, [`check`] tries
-/// it again.
+/// What the batch system says about the job of a worker.
+pub(super) struct Answer {
+    name: String,
+    found: Found,
+}
+
+enum Found {
+    /// The batch system does not answer. Why.
+    Unknown(String),
+    /// The job that has the name of the worker, if there is one.
+    ByName(Option<String>),
+    ById {
+        job: String,
+        state: JobState,
+        words: String,
+        /// When a waiting job is expected to start.
+        expected_ms: Option<i64>,
+    },
+}
+
+/// The worker that has not been checked for the longest time. From now on it counts as checked.
+pub(super) fn next_due(system: BatchSystem<'_>, pool: &mut ManagedPool) -> Option<Due> {
+    let due = pool.workers.iter_mut();
+    let due = due.filter(|worker| worker.is_due(system.check_every()));
+    let worker = due.min_by_key(|worker| worker.checked)?;
+    worker.checked = Some(Instant::now());
+    Some(Due {
+        name: worker.row.name.clone(),
+        job: worker.row.job.clone(),
+    })
+}
+
+/// Asks about the job of a worker. This changes nothing, so it may run beside other commands, and
+/// may be dropped.
+pub(super) async fn ask(system: BatchSystem<'_>, due: Due) -> Answer {
+    let Due { name, job } = due;
+    let found = match job {
+        Some(job) => ask_by_id(system, &name, job).await,
+        None => Found::ByName(system.find(&name).await),
+    };
+    Answer { name, found }
+}
+
+async fn ask_by_id(system: BatchSystem<'_>, name: &str, job: String) -> Found {
+    let (state, words) = system.state(&job, name).await;
+    let expected_ms = match state {
+        JobState::Unknown => return Found::Unknown(words),
+        JobState::Pending => system.expected(&job, name).await,
+        JobState::Running | JobState::Failed | JobState::Gone => None,
+    };
+    Found::ById {
+        job,
+        state,
+        words,
+        expected_ms,
+    }
+}
+
+/// Acts on an answer, unless the worker has ended or connected in the meantime. Returns whether the
+/// batch system answers, so that it can be asked about the next worker at once.
+pub(super) async fn learn(
+    system: BatchSystem<'_>,
+    pool: &mut ManagedPool,
+    answer: Answer,
+) -> Result<bool, StoreError> {
+    let Answer { name, found } = answer;
+    let needs_check = pool
+        .worker(&name)
+        .is_some_and(|worker| worker.needs_check());
+    match found {
+        Found::Unknown(why) => {
+            let pool = &pool.settings.name;
+            tracing::warn!("The state of the job of {name} of pool {pool} is unknown: {why}");
+            return Ok(false);
+        }
+        _ if !needs_check => {}
+        Found::ByName(job) => set_or_end(system, pool, &name, job).await?,
+        Found::ById {
+            job,
+            state,
+            words,
+            expected_ms,
+        } => {
+            // If the worker connected before its job ended, that has been recorded by now.
+            pool.see_past(&name).await?;
+            if let Some(worker) = pool.worker(&name) {
+                worker.state = state;
+                worker.expected_ms = expected_ms;
+            }
+            follow(system, pool, (&name, &job), (state, words)).await?;
+        }
+    }
+    Ok(true)
+}
+
+/// Cancels the job of a worker that could not work, and records its end. If the job cannot be
+/// cancelled, [`learn`] tries it again.
 pub(super) async fn cancel(
     system: BatchSystem<'_>,
     pool: &mut ManagedPool,
@@ -107,14 +175,15 @@ async fn submit(system: BatchSystem<'_>, pool: &mut ManagedPool) -> Result<(), S
     }
 }
 
-/// The broker ended while it submitted this worker's job.
-async fn find_job(
+/// Records the job that was found for a worker. A worker without one ends after a while.
+async fn set_or_end(
     system: BatchSystem<'_>,
     pool: &mut ManagedPool,
     name: &str,
+    job: Option<String>,
 ) -> Result<(), StoreError> {
     let start_limit = pool.settings.start_limit;
-    if let Some(job) = system.find(name).await {
+    if let Some(job) = job {
         pool.set_job(name, job).await
     } else if pool
         .worker(name)
@@ -126,7 +195,7 @@ async fn find_job(
     }
 }
 
-/// Records the state of a job and acts on it.
+/// Acts on the state of a job.
 async fn follow(
     system: BatchSystem<'_>,
     pool: &mut ManagedPool,
@@ -137,7 +206,6 @@ async fn follow(
     let Some(worker) = pool.worker(name) else {
         return Ok(());
     };
-    worker.state = state;
     if worker.uncancelled {
         return match state == JobState::Gone || system.cancel(job, name).await.is_ok() {
             true => end(system, pool, name, None).await,
@@ -158,7 +226,6 @@ async fn follow(
             worker.missing_since = None;
             // A requeued job starts a new process.
             worker.draining = false;
-            worker.expected_ms = system.expected(job, name).await;
             Ok(())
         }
         JobState::Failed => {
@@ -166,7 +233,6 @@ async fn follow(
             cancel(system, pool, name, why).await
         }
         JobState::Running | JobState::Unknown => {
-            worker.expected_ms = None;
             if !(worker.is_late(start_limit) && worker.is_pending()) {
                 return Ok(());
             }

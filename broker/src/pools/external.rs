@@ -69,16 +69,17 @@ pub(super) async fn join(
 /// Records how many workers are wanted, and how many of them have not joined.
 pub(super) fn ask(pool: &mut ManagedPool, wanted: u32) {
     let up = pool.up();
-    pool.wanted = match pool.is_paused() {
+    let wanted = match pool.is_paused() {
         true => wanted.min(up),
         false => wanted,
     };
+    pool.wanted = Some(wanted);
     let joining = pool
         .workers
         .iter()
         .filter(|worker| worker.is_pending())
         .count();
-    let missing = pool.wanted.saturating_sub(up) as usize;
+    let missing = wanted.saturating_sub(up) as usize;
     pool.asked
         .set(missing.saturating_sub(joining), &pool.settings);
 }

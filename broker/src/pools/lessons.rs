@@ -1,6 +1,6 @@
 //! Workers for lessons: how many slots the people of a course need, and which workers stay for them.
 
-use super::managed_pool::ManagedPool;
+use super::managed_pool::Report;
 use crate::timetable;
 use baton_broker_queue::pools::ComingLesson;
 use baton_broker_store::{Store, StoreError};
@@ -85,17 +85,13 @@ impl Lessons {
     }
 }
 
-/// Which workers stay for the lessons: as many as the floor of their pool, in the order of their requests.
-pub(super) fn stays(pools: &[ManagedPool], floors: &[Floor]) -> HashMap<String, i64> {
-    let mut stays = HashMap::new();
-    for (pool, floor) in pools.iter().zip(floors) {
-        let staying = pool
-            .workers
-            .iter()
-            .filter(|worker| worker.is_up() || worker.is_pending());
-        for worker in staying.take(floor.workers as usize) {
-            stays.insert(worker.row.name.clone(), floor.until_ms);
-        }
-    }
-    stays
+/// Which workers stay for the lessons: as many as the floor of their pool, in the order of their
+/// requests.
+pub(super) fn stays(pools: &[Report], floors: &[Floor]) -> HashMap<String, i64> {
+    let pools_and_floors = pools.iter().zip(floors);
+    let stays = pools_and_floors.flat_map(|(pool, floor)| {
+        let staying = pool.staying.iter().take(floor.workers as usize);
+        staying.map(|name| (name.clone(), floor.until_ms))
+    });
+    stays.collect()
 }

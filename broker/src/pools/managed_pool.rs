@@ -1,4 +1,4 @@
-//! What the runner knows about one pool and its workers.
+//! What the broker knows about one pool and its workers.
 
 use super::{PoolSettings, asked::Asked, managed_worker::ManagedWorker, offers::Lacking};
 use crate::{clock::unix_ms, people::hash_of};
@@ -10,16 +10,39 @@ use baton_scheduling::{
     queue::Offer,
 };
 use std::{collections::HashMap, sync::Arc, time::Duration};
+use tokio::sync::watch;
+
+/// What the coordinator must know about a pool.
+#[derive(Clone)]
+pub(super) struct Report {
+    /// What the engine must know.
+    pub(super) state: PoolState,
+    /// Without the jobs that run, which the engine counts.
+    pub(super) present: Present,
+    pub(super) scaling_for_lessons: Scaling,
+    pub(super) kind: Kind,
+    /// The workers that may stay for lessons, in the order of their requests.
+    pub(super) staying: Vec<String>,
+}
+
+/// Where a pool publishes its state.
+pub(super) struct Outlets {
+    pub(super) reports: watch::Sender<Option<Report>>,
+    /// For pages and the API.
+    pub(super) status: watch::Sender<Option<Pool>>,
+}
 
 /// One pool, with its records in the store.
 pub(super) struct ManagedPool {
     pub(super) settings: Arc<PoolSettings>,
     store: Store,
+    outlets: Outlets,
     pub(super) row: PoolRow,
     pub(super) workers: Vec<ManagedWorker>,
     /// How long the last starts took.
     starts_ms: Vec<u64>,
-    pub(super) wanted: u32,
+    /// `None` until the coordinator has decided it.
+    pub(super) wanted: Option<u32>,
     /// Only of external pools.
     pub(super) asked: Asked,
     lacking: Lacking,
@@ -31,14 +54,13 @@ fn is_paused(row: &PoolRow) -> bool {
 }
 
 impl ManagedPool {
-    /// `rows` and `workers` are those of all pools.
-    pub(super) fn new(
+    pub(super) async fn load(
         settings: &Arc<PoolSettings>,
         store: &Store,
-        rows: &[PoolRow],
-        workers: &[PoolWorkerRow],
-    ) -> Self {
-        let row = rows.iter().find(|row| row.name == settings.name).cloned();
+        outlets: Outlets,
+    ) -> Result<Self, StoreError> {
+        let (rows, workers) = store.pools().all().await?;
+        let row = rows.into_iter().find(|row| row.name == settings.name);
         let mut row = row.unwrap_or_else(|| PoolRow {
             name: settings.name.clone(),
             failures: 0,
@@ -54,9 +76,10 @@ impl ManagedPool {
         }
         let workers = workers.iter().filter(|row| row.pool == settings.name);
         let took = |row: &PoolWorkerRow| u64::try_from(row.connected_ms? - row.submitted_ms).ok();
-        Self {
+        Ok(Self {
             settings: Arc::clone(settings),
             store: store.clone(),
+            outlets,
             row,
             starts_ms: workers.clone().filter_map(took).collect(),
             workers: workers
@@ -64,9 +87,17 @@ impl ManagedPool {
                 .cloned()
                 .map(ManagedWorker::new)
                 .collect(),
-            wanted: 0,
+            wanted: None,
             asked: Asked::default(),
             lacking: Lacking::default(),
+        })
+    }
+
+    /// Publishes the present state.
+    pub(super) fn publish(&self) {
+        self.outlets.reports.send_replace(Some(self.report()));
+        if self.wanted.is_some() {
+            self.outlets.status.send_replace(Some(self.shown()));
         }
     }
 
@@ -123,10 +154,12 @@ impl ManagedPool {
         Ok(())
     }
 
-    /// Adds a worker, which must have a name that no worker has had.
+    /// Adds a worker, which must have a name that no worker has had. It is published at once, so that
+    /// the engine knows its pool when it connects.
     pub(super) async fn add(&mut self, row: PoolWorkerRow) -> Result<(), StoreError> {
         self.store.pools().keep_worker(&row).await?;
         self.workers.push(ManagedWorker::new(row));
+        self.publish();
         Ok(())
     }
 
@@ -225,7 +258,7 @@ impl ManagedPool {
         format!("{}-{}", self.settings.name, &number[..8])
     }
 
-    pub(super) fn pending(&self) -> u32 {
+    fn pending(&self) -> u32 {
         let joining = self.workers.iter().filter(|worker| worker.is_pending());
         small(joining.count() + self.asked.count())
     }
@@ -284,15 +317,27 @@ impl ManagedPool {
         }
     }
 
+    fn report(&self) -> Report {
+        let may_stay = |worker: &&ManagedWorker| worker.is_up() || worker.is_pending();
+        let staying = self.workers.iter().filter(may_stay);
+        Report {
+            state: self.state(),
+            present: self.present(0),
+            scaling_for_lessons: self.scaling_for_lessons(),
+            kind: self.kind(),
+            staying: staying.map(|worker| worker.row.name.clone()).collect(),
+        }
+    }
+
     /// How many workers lessons may count on.
-    pub(super) fn scaling_for_lessons(&self) -> Scaling {
+    fn scaling_for_lessons(&self) -> Scaling {
         match self.is_paused() {
             true => self.settings.scaling.while_paused(self.up()),
             false => self.settings.scaling,
         }
     }
 
-    pub(super) fn kind(&self) -> Kind {
+    fn kind(&self) -> Kind {
         Kind {
             slots: self.row.slots,
             start_ms: self.start_ms(),
@@ -313,7 +358,7 @@ impl ManagedPool {
     }
 
     /// What the engine must know of it.
-    pub(super) fn state(&self) -> PoolState {
+    fn state(&self) -> PoolState {
         let settings = &self.settings;
         PoolState {
             name: settings.name.clone(),
@@ -344,7 +389,7 @@ impl ManagedPool {
             min: self.settings.scaling.min,
             max: self.settings.scaling.max,
             slots: self.row.slots,
-            wanted: self.wanted,
+            wanted: self.wanted.unwrap_or(0),
             up: self.up(),
             pending: self.pending(),
             leaving: self.leaving(),

@@ -51,6 +51,9 @@ impl ManagedWorker {
         let Some(worker) = worker else { return false };
         if self.connected {
             self.missing_since = None;
+            // Its job is not checked while it is connected.
+            self.state = JobState::Running;
+            self.expected_ms = None;
             self.draining = worker.draining;
         }
         let before = self.failing.take();
@@ -93,9 +96,14 @@ impl ManagedWorker {
         self.failing.as_ref().map(|(_, why)| why.clone())
     }
 
-    /// Whether its job was last checked at least this long ago. A connected worker needs no check, unless it is to end.
+    /// A connected worker needs no check of its job, unless it is to end.
+    pub(super) fn needs_check(&self) -> bool {
+        !self.connected || self.uncancelled
+    }
+
+    /// Whether its job is to be checked, and was last checked at least this long ago.
     pub(super) fn is_due(&self, every: Duration) -> bool {
-        (!self.connected || self.uncancelled) && self.checked.is_none_or(|at| at.elapsed() >= every)
+        self.needs_check() && self.checked.is_none_or(|at| at.elapsed() >= every)
     }
 
     /// Whether it has been missing for at least this time.

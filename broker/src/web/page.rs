@@ -100,7 +100,7 @@ const FILES: &[(&str, &str, &str)] = &[
 /// Everything that a page shows of the present and the past.
 struct Facts {
     now_ms: i64,
-    pools: Arc<Vec<Pool>>,
+    pools: Vec<Pool>,
     zone: Zone,
     /// Its jobs have been moved to the next two fields.
     present: Overview,

@@ -6,6 +6,7 @@ mod actions;
 mod allowances;
 mod api;
 mod attacks;
+mod batch_pools;
 mod cancel;
 mod capacity;
 mod chunk_listener;

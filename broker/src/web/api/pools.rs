@@ -25,7 +25,7 @@ pub(super) struct ForPrograms;
 #[utoipa::path(get, path = "/v1/pools", operation_id = "pools",
     responses((status = 200, body = Page<Pool>, description = "The answer"), Refusal))]
 pub(super) async fn list(State(shared): State<Shared>) -> Result<Json<Page<Pool>>, ApiError> {
-    Ok(Json(paging::whole(shared.pools.all().to_vec())))
+    Ok(Json(paging::whole(shared.pools.all())))
 }
 
 /// Let a paused pool start workers again
@@ -76,7 +76,7 @@ pub(super) async fn scale(
     let pools = shared.pools.all();
     // The numbers are unknown after a start and on a follower.
     let leads = *shared.leadership.borrow() == Leadership::Leader;
-    if !shared.pools.names.is_empty() && (pools.is_empty() || !leads) {
+    if !shared.pools.handles.is_empty() && (pools.is_empty() || !leads) {
         return Err(ApiError::NotCounted);
     }
     let pool = pools.iter().find(|pool| pool.pool == name);
@@ -109,9 +109,7 @@ pub(super) async fn join(
             None => ApiError::NotAWorker,
         });
     }
-    let joined = put(&shared, &pool, |pool, answer| {
-        Request::Join(pool, join, answer)
-    });
+    let joined = put(&shared, &pool, |answer| Request::Join(join, answer));
     Ok(Json(joined.await??))
 }
 
@@ -119,7 +117,7 @@ async fn ask<Answer>(
     shared: &Shared,
     caller: &Caller,
     pool: &str,
-    request: impl FnOnce(String, oneshot::Sender<Option<Answer>>) -> Request,
+    request: impl FnOnce(oneshot::Sender<Answer>) -> Request,
 ) -> Result<Answer, ApiError> {
     if !caller.identity.may_steer_workers() {
         return Err(NotDone::AdminsOnly.into());
@@ -127,19 +125,16 @@ async fn ask<Answer>(
     put(shared, pool, request).await
 }
 
-/// Sends a request to the runner of pools and waits for the reply.
+/// Sends a request to a pool and waits for the reply.
 async fn put<Answer>(
     shared: &Shared,
-    pool: &str,
-    request: impl FnOnce(String, oneshot::Sender<Option<Answer>>) -> Request,
+    name: &str,
+    request: impl FnOnce(oneshot::Sender<Answer>) -> Request,
 ) -> Result<Answer, ApiError> {
-    let unknown = || NotDone::UnknownPool(pool.to_owned());
-    if !shared.pools.names.iter().any(|known| known == pool) {
-        return Err(unknown().into());
-    }
+    let pool = shared.pools.named(name);
+    let pool = pool.ok_or_else(|| NotDone::UnknownPool(name.to_owned()))?;
     let (sender, answer) = oneshot::channel();
-    let sent = shared.pools.requests.send(request(pool.to_owned(), sender));
+    let sent = pool.requests.send(request(sender));
     sent.await.map_err(|_| ApiError::Ending)?;
-    let answer = answer.await.map_err(|_| ApiError::NotCounted)?;
-    Ok(answer.ok_or_else(unknown)?)
+    answer.await.map_err(|_| ApiError::NotCounted)
 }

@@ -48,6 +48,8 @@ pub(crate) struct Rules {
     pub(crate) courses: Option<String>,
     /// Settings of an external pool `kube`, which workers join with [`POOL_TOKEN`].
     pub(crate) pool: Option<&'static str>,
+    /// Further pools, as a list in TOML.
+    pub(crate) pools: Option<String>,
     /// The URL of a PostgreSQL.
     pub(crate) database: Option<String>,
     /// The address of a bucket, with its endpoint and credentials.
@@ -74,6 +76,7 @@ impl Default for Rules {
             people: None,
             courses: None,
             pool: None,
+            pools: None,
             database: None,
             objects: None,
         }
@@ -142,6 +145,9 @@ impl Broker {
                 "[{{ name = \"kube\", provider = \"external\", token_file = {path:?}, {settings} }}]"
             );
             config.pools = PoolSettings::read(&list).unwrap();
+        }
+        if let Some(list) = &rules.pools {
+            config.pools.extend(PoolSettings::read(list).unwrap());
         }
         let (activity, activity_seen) = watch::channel(Activity::default());
         config.activity = Some(activity);

@@ -1,0 +1,188 @@
+//! Pools whose workers are jobs of a batch system that does not answer.
+//!
+//! Each job is a FIFO with the name of its worker. The command `status` reads from it, so it ends when
+//! the test has answered.
+
+use crate::{
+    api::get,
+    harness::{Broker, FakeProxy, FakeWorker, Rules, within},
+};
+use baton_broker::{Person, Role};
+use baton_postgres_tests::{Disk, Server};
+use baton_protocol::api::{Page, Pool};
+use baton_transport::Api;
+use std::{fs, io::ErrorKind, path::Path, time::Duration};
+use tempfile::TempDir;
+use tokio::net::unix::pipe;
+
+/// The folder of the jobs.
+fn jobs() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// A pool in the list of pools. No command reaches its time limit.
+fn pool(name: &str, max: u32, jobs: &Path) -> String {
+    let jobs = jobs.display();
+    format!(
+        "{{ name = '{name}', provider = 'command', max = {max}, \
+           submit = 'sh -c \"mkfifo {jobs}/{{name}} && echo {{name}}\"', \
+           status = 'cat {jobs}/{{id}}', cancel = 'true', find = '', expected = '', \
+           check = '1ms', target_wait = '1s', command_limit = '1h' }}"
+    )
+}
+
+fn rules(pools: &[String]) -> Rules {
+    let courses: std::collections::BTreeMap<_, _> = [("ml".to_owned(), Role::Student)].into();
+    let people = ["ada", "ben"]
+        .map(|name| Person::new(name.to_owned(), name, false, courses.clone()).entry());
+    Rules {
+        token: Some("sesame"),
+        tcp: true,
+        people: Some(people.concat()),
+        pools: Some(format!("[{}]", pools.join(", "))),
+        ..Rules::default()
+    }
+}
+
+async fn pool_when(broker: &Broker, name: &str, is_reached: impl Fn(&Pool) -> bool) -> Pool {
+    within("a state of the pool", async {
+        loop {
+            let page: Page<Pool> = get(broker, "sesame", "/v1/pools").await;
+            let mut pools = page.items.into_iter();
+            if let Some(pool) = pools.find(|pool| pool.pool == name && is_reached(pool)) {
+                return pool;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+}
+
+/// Waits until the pool has so many jobs. Returns the names of their workers, which are also the ids
+/// of the jobs.
+async fn jobs_of(broker: &Broker, pool: &str, count: usize) -> Vec<String> {
+    let has_all = |pool: &Pool| {
+        let known = pool.workers.iter().filter(|worker| worker.job.is_some());
+        known.count() == count
+    };
+    let pool = pool_when(broker, pool, has_all).await;
+    pool.workers.into_iter().map(|worker| worker.name).collect()
+}
+
+/// Waits until a command reads from the FIFO, and holds the command until the result is dropped.
+async fn reader(fifo: &Path) -> pipe::Sender {
+    within("a command", async {
+        loop {
+            match pipe::OpenOptions::new().open_sender(fifo) {
+                Ok(sender) => return sender,
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    })
+    .await
+}
+
+/// Waits until the command that reads from the FIFO is killed.
+async fn killed(command: &pipe::Sender) {
+    within("a killed command", async {
+        loop {
+            command.writable().await.unwrap();
+            match command.try_write(b"?") {
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return,
+                _ => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    })
+    .await;
+}
+
+async fn worker(broker: &Broker, name: &str) -> FakeWorker {
+    let file = broker.folder.path().join(format!("pools/{name}.token"));
+    let token = fs::read_to_string(file).unwrap();
+    FakeWorker::new(&broker.dial_as(&token)).await
+}
+
+fn submitted(jobs: &Path) -> usize {
+    fs::read_dir(jobs).unwrap().count()
+}
+
+#[tokio::test]
+async fn a_batch_system_that_does_not_answer_delays_only_its_own_pool() {
+    let (slow, fast) = (jobs(), jobs());
+    let pools = [pool("slow", 1, slow.path()), pool("fast", 1, fast.path())];
+    let broker = Broker::start_with(rules(&pools)).await;
+    let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
+    let mut ben = FakeProxy::new(&broker.dial_as("ben")).await;
+    ada.submit().await;
+    let [waits] = &jobs_of(&broker, "slow", 1).await[..] else {
+        panic!("one job");
+    };
+    let held = reader(&slow.path().join(waits)).await;
+
+    ben.submit().await;
+    let [starts] = &jobs_of(&broker, "fast", 1).await[..] else {
+        panic!("one job");
+    };
+    drop(reader(&fast.path().join(starts)).await);
+    pool_when(&broker, "fast", |pool| pool.failures == 1).await;
+    let [replaces] = &jobs_of(&broker, "fast", 1).await[..] else {
+        panic!("one job");
+    };
+    let _worker = worker(&broker, replaces).await;
+    pool_when(&broker, "fast", |pool| pool.up == 1).await;
+    // Requests to the pool that waits are answered, too.
+    let api = Api::new(&broker.dial).unwrap();
+    let resumed: Pool = api.act("/v1/pools/slow/resume", &()).await.unwrap();
+    assert_eq!((resumed.pending, resumed.up), (1, 0));
+
+    broker.stop().await;
+    killed(&held).await;
+    assert_eq!((submitted(slow.path()), submitted(fast.path())), (1, 2));
+}
+
+#[tokio::test]
+async fn a_question_without_an_answer_delays_no_start_and_its_late_answer_ends_no_worker() {
+    let jobs = jobs();
+    let broker = Broker::start_with(rules(&[pool("slow", 2, jobs.path())])).await;
+    let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
+    let mut ben = FakeProxy::new(&broker.dial_as("ben")).await;
+    ada.submit().await;
+    let first = jobs_of(&broker, "slow", 1).await.remove(0);
+    let held = reader(&jobs.path().join(&first)).await;
+    ben.submit().await;
+    let both = jobs_of(&broker, "slow", 2).await;
+    let second = both.iter().find(|name| **name != first).unwrap();
+    let _worker = worker(&broker, &first).await;
+    pool_when(&broker, "slow", |pool| pool.up == 1).await;
+
+    // The answer says that the job has ended. It has been read when the next question is asked.
+    drop(held);
+    let _held = reader(&jobs.path().join(second)).await;
+    let pool = pool_when(&broker, "slow", |pool| pool.up == 1).await;
+    assert_eq!((pool.workers.len(), pool.failures), (2, 0));
+    assert_eq!(submitted(jobs.path()), 2);
+}
+
+#[tokio::test]
+async fn a_broker_that_is_not_the_leader_runs_no_command() {
+    let mut server = Server::start(Disk::NoSync);
+    let jobs = jobs();
+    let broker = Broker::start_with(Rules {
+        database: Some(server.url()),
+        ..rules(&[pool("slow", 1, jobs.path())])
+    })
+    .await;
+    let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
+    ada.submit().await;
+    let job = jobs_of(&broker, "slow", 1).await.remove(0);
+    let held = reader(&jobs.path().join(&job)).await;
+    server.kill();
+    killed(&held).await;
+    drop(held);
+
+    server.start_again();
+    let _held = reader(&jobs.path().join(&job)).await;
+    assert_eq!(jobs_of(&broker, "slow", 1).await, [job]);
+    assert_eq!(submitted(jobs.path()), 1);
+    broker.stop().await;
+}
