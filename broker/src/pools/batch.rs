@@ -67,7 +67,10 @@ pub(super) async fn ask(system: BatchSystem<'_>, due: Due) -> Answer {
     let Due { name, job } = due;
     let found = match job {
         Some(job) => ask_by_id(system, &name, job).await,
-        None => Found::ByName(system.find(&name).await),
+        None => match system.find(&name).await {
+            Ok(job) => Found::ByName(job),
+            Err(error) => Found::Unknown(error.to_string()),
+        },
     };
     Answer { name, found }
 }

@@ -61,13 +61,16 @@ impl<'runner> BatchSystem<'runner> {
     }
 
     /// The job of a worker whose submission did not finish, if the batch system knows one.
-    pub(super) async fn find(self, name: &str) -> Option<String> {
-        let arguments = self.commands.find.as_ref()?;
-        let arguments = arguments.arguments(&[("name", name)], &[]);
-        let said = command::run(&arguments, &self.commands.options)
-            .await
-            .ok()?;
-        job_id(&said.output).filter(|_| said.succeeded)
+    ///
+    /// # Errors
+    /// If the batch system does not answer.
+    pub(super) async fn find(self, name: &str) -> Result<Option<String>, CommandError> {
+        let Some(template) = &self.commands.find else {
+            return Ok(None);
+        };
+        let arguments = template.arguments(&[("name", name)], &[]);
+        let said = command::run(&arguments, &self.commands.options).await?;
+        Ok(job_id(&said.output).filter(|_| said.succeeded))
     }
 
     /// The state of a job, with the batch system's answer.

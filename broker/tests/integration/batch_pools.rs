@@ -186,3 +186,49 @@ async fn a_broker_that_is_not_the_leader_runs_no_command() {
     assert_eq!(submitted(jobs.path()), 1);
     broker.stop().await;
 }
+
+/// The broker ends while it submits the job. At first, the batch system does not answer the next one.
+#[tokio::test]
+async fn a_job_whose_id_was_not_read_is_found_once_the_batch_system_answers() {
+    let (jobs, answers) = (jobs(), tempfile::tempdir().unwrap());
+    let [submit, found, asked] = ["submit", "found", "asked"].map(|name| answers.path().join(name));
+    let made = std::process::Command::new("mkfifo")
+        .args([&submit, &found])
+        .status();
+    assert!(made.unwrap().success());
+    let first = pool("slow", 1, jobs.path())
+        .replace("&& echo", &format!("&& cat {} && echo", submit.display()));
+    let broker = Broker::start_with(rules(std::slice::from_ref(&first))).await;
+    let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
+    ada.submit().await;
+    let held = reader(&submit).await;
+    let folder = broker.stop().await;
+
+    // A worker without a job ends after its start limit.
+    let find = format!(
+        "start_limit = '1ms', find = 'sh -c \"echo >> {}; exec cat {}\"'",
+        asked.display(),
+        found.display()
+    );
+    let second = first.replace("find = ''", &find).replace("'1h'", "'1s'");
+    let broker = Broker::start_in(folder, rules(&[second])).await;
+    within("questions", async {
+        while fs::read_to_string(&asked)
+            .unwrap_or_default()
+            .lines()
+            .count()
+            < 3
+        {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let known = pool_when(&broker, "slow", |pool| pool.workers.len() == 1).await;
+    let (name, answer) = (&known.workers[0].name, answers.path().join("answer"));
+    fs::write(&answer, name).unwrap();
+    fs::rename(&answer, &found).unwrap();
+    assert_eq!(jobs_of(&broker, "slow", 1).await, [name.as_str()]);
+    assert_eq!(submitted(jobs.path()), 1);
+    broker.stop().await;
+    drop(held);
+}
