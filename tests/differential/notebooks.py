@@ -108,7 +108,7 @@ class Kernels:
 
 
 def empty(kernel: Kernel) -> None:
-    """IPython looks for garbage twice. In the objects of large libraries, that takes a second each time."""
+    """Without the second line, each look for garbage in the objects of large libraries takes a second."""
     kernel.empty()
     kernel.run("__import__('gc').freeze()", silent=True)
 
