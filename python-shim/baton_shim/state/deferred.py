@@ -77,7 +77,9 @@ class Deferred:
 
         `reached`: the objects of the message. `dying`: those that are dropped with it, so they cannot be deferred.
         """
-        self._before, self._untouched = self._living(), set()
+        # What views have left is in reach, or its memory was given back.
+        self._before = {number for number in self._living() if self._segments.by_number[number].users}
+        self._untouched = set()
         if budget is None:
             self.numbers = set()
             return

@@ -10,7 +10,9 @@ import bisect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from baton_shim.base.storages import held_in_place
 from baton_shim.state import memory
+from baton_shim.state.refusal import TableBroken
 
 COPIED_OUT_BYTES = 64 << 10  # a smaller fresh segment gets its own memory instead of pages of the message's file
 
@@ -39,20 +41,27 @@ class Segment:
         device = self.device
         return device is not None and (device.data_ptr(), device.nbytes()) != (self.device_address, self.bytes)
 
-    def is_stale(self) -> bool:
-        """Whether its storage has moved, so that its address may belong to something else now.
+    def has_left_storage(self) -> bool:
+        """Whether its storage has been resized, so that its address may belong to something else now.
 
         Tensors that no message visits may share the storage and resize it: the parts of a sparse tensor.
         """
         storage = self.storage
         return storage is not None and (storage.data_ptr() != self.address or storage.nbytes() < self.bytes)
 
+    def keeps_memory(self) -> bool:
+        """Whether it holds its memory itself, so that this outlives the objects that use it."""
+        return self.memory is not None or self.source is not None or self.storage is not None
+
 
 class Segments:
     """All segments of one table, by number and by address."""
 
     def __init__(self, user_of: Callable[[Segment], Any]) -> None:
-        """`user_of` returns an object that keeps a segment's memory alive. (A weak reference would break `resize`.)"""
+        """`user_of` returns an object that keeps a segment's memory alive, or None if the memory was given back.
+
+        (A weak reference would break `resize`.)
+        """
         self._user_of = user_of
         self.by_number: dict[int, Segment] = {}
         self.next_number = 0
@@ -62,9 +71,15 @@ class Segments:
 
     def find(self, address: int, size: int) -> Segment | None:
         """The segment that contains this whole range."""
-        while (segment := self._find_known(address, size)) is not None and segment.is_stale():
+        while (segment := self._find_known(address, size)) is not None and not self.is_there(segment):
             self.hide(segment)
         return segment
+
+    def is_there(self, segment: Segment) -> bool:
+        """Whether its memory still belongs to it. A tensor or an array that is resized gives its memory back."""
+        if segment.keeps_memory():
+            return not (segment.has_left_storage() or segment.has_left_device())
+        return self._user_of(segment) is not None
 
     def _find_known(self, address: int, size: int) -> Segment | None:
         segment = self._by_start.get(address)
@@ -77,7 +92,7 @@ class Segments:
     def find_device(self, storage: Any) -> Segment | None:
         """The segment of a storage on a GPU."""
         segment = self._by_device.get(storage.data_ptr())
-        if segment is not None and segment.has_left_device():
+        if segment is not None and not self.is_there(segment):
             del self._by_device[storage.data_ptr()]
             return None
         return segment
@@ -144,10 +159,13 @@ class Segments:
         if segment.source is not None:
             self.settle(segment, bytearray(segment.source))
             return segment.memory
-        return memory.at_address(segment.address, segment.bytes, self._user_of(segment))
+        storage, owner = segment.storage, self.owner(segment)
+        return memory.at_address(segment.address, segment.bytes, owner if storage is None else held_in_place(storage))
 
     def owner(self, segment: Segment) -> Any:
         """What keeps the segment's memory until it is resized."""
+        if not self.is_there(segment):
+            raise TableBroken(f"The memory of segment {segment.number} was given back while the other kernel used it")
         if segment.source is not None:
             return self.buffer(segment)
         if segment.memory is not None:

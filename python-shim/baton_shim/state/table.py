@@ -239,7 +239,8 @@ class Table:
         reach.marked.update(range(header.count_before, header.count_after))
         self._given = reach.marked
         walker.remember((*reach.changed, *range(header.count_before, header.count_after)), reach.as_leaves)
-        in_reach = self._views.in_reach(self._given, sending.given)
+        left = self._views.just_left()
+        in_reach = self._views.in_reach(self._given, sending.given).union(one.number for one in left)
         fresh_segments = range(first_fresh, self._segments.next_number)
         if home:
             segments = self._views.look(in_reach - self.deferred.numbers, fresh_segments)
@@ -249,7 +250,7 @@ class Table:
             header = replace(header, deferred=self.deferred.sizes())
         stream = join(header, written.body, written.buffers)
         alive = [numbering.objects[number] for number in sending.dying]
-        self._pins = [stream, segments, reach.unknown, sending, alive]
+        self._pins = [stream, segments, reach.unknown, sending, alive, left]
         self._drop(number for number in sending.dying if number not in numbering.dropped)
         self._views.drop_unused()
         self._bindings.note(rebound)

@@ -27,10 +27,11 @@ class Views:
         self._dropped: list[int] = []  # segments that the other end does not know to be dropped
 
     def user_of(self, segment: Segment) -> Any:
-        """An object that keeps the segment's memory alive."""
-        if segment.users:
-            return self._numbering.objects[next(iter(segment.users))]
-        return next(obj for obj, number in self._here.used if number == segment.number)
+        """An object that keeps the segment's memory alive; None if its users have other memory now."""
+        users: Iterable[Any] = map(self._numbering.objects.__getitem__, segment.users)
+        if not segment.users:
+            users = (obj for obj, number in self._here.used if number == segment.number)
+        return next((user for user in users if self._kinds.of(user).is_view_of(user, segment)), None)
 
     def note_used(self) -> None:
         """Records the views that a message has found, now that all of its objects have numbers."""
@@ -73,6 +74,14 @@ class Views:
         if segment is not None:
             segment.users.discard(number)
             self._left.add(segment.number)
+
+    def just_left(self) -> list[Segment]:
+        """Segments that their last view has left within this message, and whose memory is still there.
+
+        The view may have written to it before, which views show that were not sent.
+        """
+        left = [self._segments.by_number[number] for number in self._left & self._segments.by_number.keys()]
+        return [one for one in left if not one.users and one.keeps_memory() and self._segments.is_there(one)]
 
     def drop_unused(self) -> None:
         """Drops segments that their last view has left."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 from baton_shim.state import StandInError
-from baton_shim.state.segments import Segments
 from harness import Pair
 from test_alternating_cells import check_alternating
 from test_in_place import check
@@ -118,77 +116,6 @@ def pair(processes: Pair) -> Pair:
 @pytest.mark.parametrize("case", CASES)
 def test_in_place(pair: Pair, case: str) -> None:
     check(pair, *CASES[case], before="import torch")
-
-
-def test_memory_that_a_storage_has_left_is_not_taken_for_it() -> None:
-    """Other objects may get this memory before a message visits the tensors that share the storage."""
-    segments = Segments(lambda _: None)
-    storage = torch.ones(6).untyped_storage()
-    segment = segments.add(storage.data_ptr(), storage.nbytes())
-    segment.storage = storage
-    former = segment.address
-    assert segments.find(former, 8) is segment
-    storage.resize_(1 << 20)
-    assert segments.find(former, 8) is None
-
-
-@pytest.mark.parametrize(
-    ("make", "resize"),
-    [
-        ("import torch; x = torch.ones(5_000_000)", "x.resize_(100_000_000)"),
-        ("import torch; x = torch.ones(5_000_000)", "x.untyped_storage().resize_(0)"),
-        ("import numpy as np; x = np.ones(2_500_000)", "x.resize(50_000_000, refcheck=False)"),
-    ],
-    ids=["tensor", "storage", "array"],
-)
-def test_an_undo_leaves_memory_alone_that_was_given_back(pair: Pair, make: str, resize: str) -> None:
-    pair.local(make)
-    assert pair.remote("x += 1", "x") == {"error": None}
-    undo = pair.table.last_undo
-    assert undo is not None
-    undo.seal()
-    assert not undo.overwritten()
-    pair.local(resize)
-    assert undo.overwritten()
-    undo.take_back()
-
-
-def test_a_tensor_leaves_the_memory_that_it_no_longer_uses(pair: Pair) -> None:
-    """Otherwise a message reads it when it is free."""
-    pair.local("import torch, numpy as np\na = np.arange(2_000_000.); t = torch.from_numpy(a[1_000_000:])")
-    assert pair.remote("pass", "a", "t") == {"error": None}
-    pair.local("t.data = torch.empty(0); del a")
-    assert pair.remote("pass", "t", deleted=("a",)) == {"error": None}
-    assert pair.remote("pass", "t") == {"error": None}
-    assert pair.up[1] == 0
-
-
-class Device:
-    """As a storage on a GPU, whose allocator gives memory that is free to the next one."""
-
-    def __init__(self, place: int, size: int) -> None:
-        self.place, self.size = place, size
-
-    def data_ptr(self) -> int:
-        return self.place
-
-    def nbytes(self) -> int:
-        return self.size
-
-    def cpu(self) -> Any:
-        return torch.zeros(self.size, dtype=torch.uint8).untyped_storage()
-
-
-def test_memory_on_a_gpu_that_a_storage_has_left_is_not_taken_for_it() -> None:
-    segments = Segments(lambda _: None)
-    first = Device(1000, 400)
-    former = segments.add_device(first)
-    first.place, first.size = 5000, 4000
-    second = Device(1000, 400)
-    assert segments.find_device(second) is None
-    new = segments.add_device(first)
-    segments.drop((former.number,))
-    assert segments.find_device(first) is new
 
 
 def test_training_over_several_cells(pair: Pair) -> None:

@@ -19,6 +19,7 @@ from baton_shim.state import memory
 from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.kinds.leaves import LEAF_ELEMENTS, all_plain, pickled
 from baton_shim.state.kinds.trees import is_decision_tree_type, memory_of
+from baton_shim.state.segments import Segment
 
 _READ_ONLY_MEMORY, _READ_ONLY, _WRITEABLE = 0, 1, 2
 
@@ -185,6 +186,13 @@ class ArrayKind(Kind):
         if (shape, strides, dtype) == (old_shape, old_strides, old_dtype):
             return False
         return not obj.flags.c_contiguous or dtype.hasobject
+
+    def is_view_of(self, obj: Any, segment: Segment) -> bool:
+        owner = owner_of(obj)
+        if not owner.flags.owndata:  # so it cannot be resized
+            return True
+        low = address(owner)
+        return low <= segment.address and segment.address + segment.bytes <= low + owner.nbytes
 
     def content(self, obj: Any, state: State) -> Any:
         (shape, _, dtype, writeable, _), elements, attributes = state

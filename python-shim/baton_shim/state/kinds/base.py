@@ -17,7 +17,7 @@ from operator import is_
 from typing import Any
 
 from baton_shim.state.refusal import where_it_is
-from baton_shim.state.segments import Segments
+from baton_shim.state.segments import Segment, Segments
 
 State = Any
 ATOMS: frozenset[type] = frozenset(
@@ -88,6 +88,10 @@ class Kind:
 
     def must_be_replaced(self, obj: Any, old: State) -> bool:
         return self.replaced
+
+    def is_view_of(self, obj: Any, segment: Segment) -> bool:
+        """Whether it still keeps the memory of a segment that it was a view of."""
+        return True
 
     def holds_for_good(self, old: State, identities: set[int]) -> bool:
         """Whether an object in this state cannot be made to refer to other objects instead of these."""

@@ -21,6 +21,7 @@ from baton_shim.state import memory
 from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.kinds.graphs import Graph, graph_of, set_graph
 from baton_shim.state.kinds.instances import set_slots, slots_of
+from baton_shim.state.segments import Segment
 from baton_shim.virtual import SWITCH
 from baton_shim.virtual.label import LABEL, label
 
@@ -109,6 +110,7 @@ class TensorKind(Kind):
             graph = graph_of(obj, self.here.home)  # torch's own pickling would drop it
             return None if graph is None else (left_behind, (obj.detach(), type(obj), dict(obj.__dict__), graph))
         storage = storage_of(obj)
+        check_extent(obj, storage)
         offset, number = obj.storage_offset(), -1
         segments = self.here.segments
         if storage.nbytes() and storage.device.type == "cuda":
@@ -175,6 +177,14 @@ class TensorKind(Kind):
         return None if segment is None else segment.number
 
     @bare
+    def is_view_of(self, obj: Any, segment: Segment) -> bool:
+        if not self.plain(obj):
+            return False
+        storage = storage_of(obj)
+        low, high = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+        return bool(segment.address <= low and high <= segment.address + segment.bytes)
+
+    @bare
     def left_behind(self, values: Any, kind: type, attributes: dict[str, Any], graph: Graph) -> Any:
         """A tensor that is not plain and whose graph is in the other kernel."""
         tensor = values if type(values) is kind else torch().Tensor._make_subclass(kind, values)
@@ -220,7 +230,9 @@ class TensorKind(Kind):
 
     @bare
     def read(self, obj: Any) -> State:
-        place = view_of(obj) if self.plain(obj) else (obj._version, digest(obj))
+        if plain := self.plain(obj):
+            check_extent(obj, storage_of(obj))
+        place = view_of(obj) if plain else (obj._version, digest(obj))
         form = (type(obj), place, tuple(obj.size()), obj.dtype, obj.requires_grad, on_gpu(obj))
         return form, *self._state(obj), _version(obj)
 
@@ -298,6 +310,16 @@ def is_same_view(left: Any, right: Any) -> bool:
 
 def view_of(tensor: Any) -> tuple[Any, ...]:
     return tensor.data_ptr(), tuple(tensor.size()), tensor.stride(), tensor.is_neg(), tensor.is_conj()
+
+
+def check_extent(tensor: Any, storage: Any) -> None:
+    """Raises TypeError for a tensor that ends behind its storage. `resize_` leaves it like that when it fails."""
+    item_bytes, first, count = tensor.element_size(), tensor.storage_offset(), tensor.numel()
+    if (first + count) * item_bytes <= storage.nbytes() or not count:
+        return
+    last = first + sum((length - 1) * stride for length, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    if (last + 1) * item_bytes > storage.nbytes():
+        raise TypeError("it is larger than its memory, because a resize failed")
 
 
 def digest(obj: Any) -> bytes | None:

@@ -1,0 +1,165 @@
+"""Memory that changes its owner or is given back: `resize`, `.data = …`, storages that tensors share.
+
+Whatever a cell wrote arrives, and no kernel reads or writes memory that belongs to something else by now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from baton_shim.state import Refused
+from baton_shim.state.segments import Segments
+from harness import Pair
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Pair]:
+    with Pair() as pair:
+        yield pair
+
+
+@pytest.fixture
+def pair(processes: Pair) -> Iterator[Pair]:
+    processes.start_anew()
+    yield processes
+    processes.all_deferred = False
+
+
+SMALL, LARGE = 100, 100_000
+"""Elements of a received array that owns its memory, and of one whose memory is a page of the message."""
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("deferred", [False, True], ids=["at once", "deferred"])
+def test_a_write_counts_although_the_tensor_then_gets_other_memory(pair: Pair, deferred: bool, size: int) -> None:
+    pair.all_deferred = deferred
+    pair.local(f"import torch; x = torch.ones({size}); view = x.view({size // 10}, -1)")
+    assert pair.remote("pass", "x", "torch") == {"error": None}
+    assert pair.remote("x.mul_(3)", "x", "torch") == {"error": None}
+    assert pair.remote("x.mul_(2); x.data = torch.zeros(5)", "x", "torch") == {"error": None}
+    pair.local("")
+    assert pair.namespace["view"].unique().tolist() == [6]
+    assert pair.namespace["x"].tolist() == [0] * 5
+    assert pair.remote("x.add_(1)", "x") == {"error": None}
+    pair.local("")
+    assert pair.namespace["view"].unique().tolist() == [6]
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_an_array_of_a_tensor_keeps_its_memory(pair: Pair, size: int) -> None:
+    """`tensor.numpy()` in a cell; then the tensor gets other memory, and nothing else has the array any more."""
+    pair.local(f"import torch; t = torch.ones({size})")
+    assert pair.remote("n = t.numpy()", "t", "torch") == {"error": None}
+    assert pair.remote("t.data = torch.zeros(5); n += 1", "t", "torch", "n") == {"error": None}
+    pair.local("view = n[:]; del n")
+    for _ in range(2):
+        assert pair.remote("pass", "torch", deleted=("n",)) == {"error": None}
+    pair.local(f"others = [torch.full(({size},), -1.) for _ in range(20)]")
+    assert set(pair.namespace["view"].tolist()) == {2}
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_a_tensor_cannot_be_resized_while_an_array_uses_its_memory(pair: Pair, size: int) -> None:
+    """As in one process."""
+    pair.local(f"import torch; t = torch.ones({size})")
+    assert pair.remote("n = t.numpy()", "t", "torch") == {"error": None}
+    with pytest.raises(RuntimeError, match="resiz"):
+        pair.local("t.resize_(1_000_000)")
+    assert pair.remote("n += float(t.sum()) / len(t)", "n", "t", "torch") == {"error": None}  # as it was before
+    pair.local(f"t.resize_({size})")
+    assert set(pair.namespace["t"].tolist()) == {2}
+    assert pair.remote("t += 1", "n", "t", "torch") == {"error": None}
+    assert set(pair.namespace["n"].tolist()) == {3}
+
+
+def test_a_new_tensor_that_a_failed_resize_has_left_too_large_is_refused(pair: Pair) -> None:
+    pair.local("import torch; t = torch.ones(5); n = t.numpy()")
+    with pytest.raises(RuntimeError, match="resiz"):
+        pair.local("t.resize_(1_000_000)")
+    with pytest.raises(Refused, match="is larger than its memory, because a resize failed"):
+        pair.remote("pass", "t", "torch")
+
+
+def test_what_lies_behind_a_shortened_array_is_not_taken_for_a_view_of_it(pair: Pair) -> None:
+    """The array has no name in the message, so that the message does not visit it."""
+    pair.local("import numpy as np; a = np.ones(100); holder = [a]")
+    assert pair.remote("pass", "a") == {"error": None}
+    (segment,) = pair.table._segments.by_number.values()
+    behind = segment.address + 200
+    assert pair.table._segments.find(behind, 80) is segment
+    pair.local("holder[0].resize(10, refcheck=False)")
+    assert pair.table._segments.find(behind, 80) is None
+
+
+def test_memory_that_a_storage_has_left_is_not_taken_for_it() -> None:
+    """Other objects may get this memory before a message visits the tensors that share the storage."""
+    segments = Segments(lambda _: None)
+    storage = torch.ones(6).untyped_storage()
+    segment = segments.add(storage.data_ptr(), storage.nbytes())
+    segment.storage = storage
+    former = segment.address
+    assert segments.find(former, 8) is segment
+    storage.resize_(1 << 20)
+    assert segments.find(former, 8) is None
+
+
+@pytest.mark.parametrize(
+    ("make", "resize"),
+    [
+        ("import torch; x = torch.ones(5_000_000)", "x.resize_(100_000_000)"),
+        ("import torch; x = torch.ones(5_000_000)", "x.untyped_storage().resize_(0)"),
+        ("import numpy as np; x = np.ones(2_500_000)", "x.resize(50_000_000, refcheck=False)"),
+    ],
+    ids=["tensor", "storage", "array"],
+)
+def test_an_undo_leaves_memory_alone_that_was_given_back(pair: Pair, make: str, resize: str) -> None:
+    pair.local(make)
+    assert pair.remote("x += 1", "x") == {"error": None}
+    undo = pair.table.last_undo
+    assert undo is not None
+    undo.seal()
+    assert not undo.overwritten()
+    pair.local(resize)
+    assert undo.overwritten()
+    undo.take_back()
+
+
+def test_a_tensor_leaves_the_memory_that_it_no_longer_uses(pair: Pair) -> None:
+    """Otherwise a message reads it when it is free."""
+    pair.local("import torch, numpy as np\na = np.arange(2_000_000.); t = torch.from_numpy(a[1_000_000:])")
+    assert pair.remote("pass", "a", "t") == {"error": None}
+    pair.local("t.data = torch.empty(0); del a")
+    assert pair.remote("pass", "t", deleted=("a",)) == {"error": None}
+    assert pair.remote("pass", "t") == {"error": None}
+    assert pair.up[1] == 0
+
+
+class Device:
+    """As a storage on a GPU, whose allocator gives memory that is free to the next one."""
+
+    def __init__(self, place: int, size: int) -> None:
+        self.place, self.size = place, size
+
+    def data_ptr(self) -> int:
+        return self.place
+
+    def nbytes(self) -> int:
+        return self.size
+
+    def cpu(self) -> Any:
+        return torch.zeros(self.size, dtype=torch.uint8).untyped_storage()
+
+
+def test_memory_on_a_gpu_that_a_storage_has_left_is_not_taken_for_it() -> None:
+    segments = Segments(lambda _: None)
+    first = Device(1000, 400)
+    former = segments.add_device(first)
+    first.place, first.size = 5000, 4000
+    second = Device(1000, 400)
+    assert segments.find_device(second) is None
+    new = segments.add_device(first)
+    segments.drop((former.number,))
+    assert segments.find_device(first) is new
