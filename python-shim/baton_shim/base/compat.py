@@ -205,7 +205,8 @@ OF_CELLS = (
     Part(
         "tensors are not sent with %%gpu cells",
         (
-            *(f"{_TENSOR}._backward_hooks", f"{_TENSOR}._make_subclass", f"{_TENSOR}._neg_view"),
+            *(f"{_TENSOR}._backward_hooks", f"{_TENSOR}._post_accumulate_grad_hooks"),
+            *(f"{_TENSOR}._make_subclass", f"{_TENSOR}._neg_view"),
             *(f"{_TENSOR}._indices", f"{_TENSOR}._values"),
         ),
     ),

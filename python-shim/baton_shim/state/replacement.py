@@ -49,5 +49,6 @@ def _holders(walker: Walker, numbers: set[int]) -> set[int]:
 
 def _is_fixed(walker: Walker, number: int, parts: set[int]) -> bool:
     """Whether this holder cannot be made to refer to other objects instead of these."""
-    known = walker.states.get(number)
-    return known is None or known[0].holds_for_good(known[1], {id(walker.numbering.objects[part]) for part in parts})
+    known, objects = walker.states.get(number), walker.numbering.objects
+    identities = {id(objects[part]) for part in parts}
+    return known is None or known[0].holds_for_good(objects[number], known[1], identities)

@@ -79,7 +79,7 @@ class Segments:
         """Whether its memory still belongs to it. A tensor or an array that is resized gives its memory back."""
         if segment.keeps_memory():
             return not (segment.has_left_storage() or segment.has_left_device())
-        return self._user_of(segment) is not None
+        return not segment.users or self._user_of(segment) is not None
 
     def _find_known(self, address: int, size: int) -> Segment | None:
         segment = self._by_start.get(address)
@@ -88,6 +88,13 @@ class Segments:
         if segment is not None and address + size <= segment.address + segment.bytes:
             return segment
         return None
+
+    def overlapping(self, low: int, high: int) -> list[Segment]:
+        """The segments with a part of this range, by address."""
+        first = max(bisect.bisect_right(self._starts, low) - 1, 0)
+        starts = self._starts[first : bisect.bisect_left(self._starts, high)]
+        found = [self._by_start[start] for start in starts]
+        return [one for one in found if one.address + one.bytes > low and self.is_there(one)]
 
     def find_device(self, storage: Any) -> Segment | None:
         """The segment of a storage on a GPU."""

@@ -7,11 +7,13 @@ replace the last other one, so a segment is dropped only when all of the message
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Set
+from itertools import starmap
 from typing import Any
 
 from baton_shim.state.kinds import Here, Kinds
 from baton_shim.state.message import SegmentView
 from baton_shim.state.numbering import Numbering
+from baton_shim.state.overlap import Range, United, unite
 from baton_shim.state.scanner import look
 from baton_shim.state.segments import Segment
 
@@ -60,6 +62,20 @@ class Views:
         for segment in hidden:
             self._segments.hide(segment)
         return hidden
+
+    def unite(self, views: Iterable[Any], fixed: Set[int]) -> United:
+        """Makes one segment of memory that these objects, or they and known ones, share only in part.
+
+        `fixed`: the segments that stay as they are. Only tensors can be made views of other memory.
+        """
+        kinds, objects = self._kinds, self._numbering.objects
+
+        def may_move(segment: Segment) -> bool:
+            only_tensors = all(kinds.of(objects[user]) is kinds.tensor for user in segment.users)
+            return only_tensors and segment.device is None and segment.number not in fixed
+
+        ranges = (memory for obj in views if (memory := kinds.of(obj).memory(obj)) is not None)
+        return unite(starmap(Range, ranges), self._segments, may_move)
 
     def _move_to(self, number: int, segment: int) -> None:
         before = self.segment_of.get(number)

@@ -34,6 +34,7 @@ class Reach:
     has_nan: bool = False  # whether a new or changed object contains one
     unknown: dict[int, Any] = field(default_factory=dict)  # by id, kept alive while the ids are in use
     unreadable: set[int] = field(default_factory=set)  # ids of unknown objects that do not show what they hold
+    views: list[Any] = field(default_factory=list)  # new and changed objects that may share memory
 
 
 _UNREADABLE = object()
@@ -210,6 +211,8 @@ class Walker:
             except Exception:  # its contents are unknown: the other end keeps what it has
                 return []
         reach.changed.append(number)
+        if kind.has_memory:
+            reach.views.append(obj)
         reach.states[number] = state
         parts = list(kind.parts(obj, state)) if leaf is None else []
         if known is not None and known[0] is kind and known[1] is not _UNREADABLE:
@@ -218,6 +221,8 @@ class Walker:
 
     def _parts(self, obj: Any, reach: Reach) -> list[Any]:
         kind = self.kinds.of(obj)
+        if kind.has_memory:
+            reach.views.append(obj)
         try:
             return list(kind.parts(obj, kind.read(obj)))
         except Exception:  # the pickler will get the same error, and write a stand-in

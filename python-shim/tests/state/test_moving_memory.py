@@ -94,6 +94,49 @@ def test_what_lies_behind_a_shortened_array_is_not_taken_for_a_view_of_it(pair: 
     assert pair.table._segments.find(behind, 80) is None
 
 
+OVERLAPS = {
+    "two parts at once": ["t.mul_(2)", "u.add_(1)", "t.add_(u[0, 0].item())"],
+    "one after the other": [("t", "t.mul_(2)"), ("u", "u.add_(1)"), ("t", "t.add_(1)"), ("u", "u.mul_(2)")],
+    "the whole later": [("tu", "t.mul_(2)"), ("a", "a += 1"), ("tu", "u.mul_(3)"), ("a", "a -= 2")],
+    "the whole, then parts": [("a", "a += 1"), ("tu", "u.mul_(3); t.add_(1)"), ("a", "a -= 2")],
+    "a part of a part": ["v = torch.from_numpy(a[3:5])", "v.mul_(2)", "t.add_(v[0, 0].item())", "u.add_(1)"],
+    "a part that only its session knows": ["v = torch.from_numpy(u.numpy()[1:]); del u", "v.add_(1)", "t.mul_(2)"],
+}
+
+
+@pytest.mark.parametrize("deferred", [False, True], ids=["at once", "deferred"])
+@pytest.mark.parametrize("size", [2, 20_000])
+@pytest.mark.parametrize("case", OVERLAPS)
+def test_memory_that_is_shared_in_part(pair: Pair, case: str, size: int, deferred: bool) -> None:
+    setup = f"""
+import numpy as np, torch
+a = np.arange(6. * {size}).reshape(6, {size}); t = torch.from_numpy(a[:4]); u = torch.from_numpy(a[2:])
+"""
+    control: dict[str, Any] = {}
+    exec(setup, control)
+    pair.local(setup)
+    pair.all_deferred = deferred
+    for step in OVERLAPS[case]:
+        names, code = step if isinstance(step, tuple) else ("atuv", step)
+        exec(code, control)
+        known = [name for name in names if name in pair.namespace]
+        gone = tuple(name for name in names if name not in pair.namespace)
+        assert pair.remote(code, *known, "np", "torch", deleted=gone) == {"error": None}
+        pair.local("")
+        for name in set("atuv") & control.keys():
+            assert pair.namespace[name].tolist() == control[name].tolist(), (step, name)
+
+
+def test_memory_that_is_shared_in_part_although_a_message_was_lost(pair: Pair) -> None:
+    pair.local("import numpy as np, torch; a = np.arange(6.); t = torch.from_numpy(a[:4])")
+    assert pair.remote("t += 1", "t") == {"error": None}
+    pair.unsent("a", "t")
+    assert pair.remote("t += 1", "t") == {"error": None}
+    assert pair.namespace["a"].tolist() == [2, 3, 4, 5, 4, 5]
+    assert pair.remote("a += 1", "a") == {"error": None}
+    assert pair.namespace["t"].tolist() == [3, 4, 5, 6]
+
+
 def test_memory_that_a_storage_has_left_is_not_taken_for_it() -> None:
     """Other objects may get this memory before a message visits the tensors that share the storage."""
     segments = Segments(lambda _: None)

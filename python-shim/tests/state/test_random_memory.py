@@ -7,10 +7,12 @@ several round trips of one pair of tables both are equal: values, forms, flags, 
 from __future__ import annotations
 
 import warnings
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from baton_shim.state.memory import address_of
 from drawing import Drawing
 from harness import Pair
 from hypothesis import given
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 
 SETUP = """
 import warnings
+from array import array as array_of_bytes
 import numpy as np
 import torch
 
@@ -48,6 +51,8 @@ def do_fields(a, b, pool): return np.full(3, a % 100, dtype=[("n", "i4"), ("v", 
 def do_objects(a, b, pool): return np.array([one(a, pool), None, one(b, pool), 1], dtype=object)[:3]
 def do_mixed(a, b, pool): return np.array([(a, None), (b, "x")], dtype=[("n", "i8"), ("o", "O")])
 def do_tensor(a, b, pool): return torch.arange(8.).reshape(2, 4) + a
+def do_buffer(a, b, pool): return bytearray(range(a, a + 24))
+def do_numbers(a, b, pool): return array_of_bytes("d", [a, b, 1.0])
 def do_list(a, b, pool): return [one(a, pool), one(b, pool)]
 def do_tuple(a, b, pool): return (one(a, pool), one(b, pool))
 def do_node(a, b, pool):
@@ -59,6 +64,14 @@ def one(place, pool): return pool[place % len(pool)] if pool else place
 # ---- views and twins
 
 def array(place, pool): return of((np.ndarray,), pool, place)
+def array_of_numbers(place, pool):
+    found = array(place, pool)
+    if found.dtype in ("u1", "i8"): raise TypeError("a tensor does not show that they are in a buffer or a field")
+    return found
+def lockable_array(place, pool):
+    found = array(place, pool)
+    if found.dtype == "f4": raise TypeError("numpy does not know whether it may unlock an array of a tensor")
+    return found
 def tensor(place, pool): return of((torch.Tensor, torch.nn.Parameter), pool, place)
 def do_slice(a, b, pool): return array(a, pool)[b % 3 :: 1 + b % 2]
 def do_reverse(a, b, pool): return array(a, pool)[::-1]
@@ -67,11 +80,14 @@ def do_flat(a, b, pool): return array(a, pool).reshape(-1)
 def do_field(a, b, pool): return array(a, pool)["nvo"[b % 3]]
 def do_bytes(a, b, pool): return array(a, pool).view("u1")
 def do_repeat(a, b, pool): return np.broadcast_to(array(a, pool), (2, *array(a, pool).shape))
-def do_twin(a, b, pool): return torch.from_numpy(array(a, pool))
-def do_back(a, b, pool): return tensor(a, pool).numpy()
+def do_twin(a, b, pool): return torch.from_numpy(array_of_numbers(a, pool))
+def do_back(a, b, pool): return tensor(a, pool).float().numpy()
 def do_row(a, b, pool): return tensor(a, pool)[b % 2]
 def do_turned(a, b, pool): return tensor(a, pool).T
 def do_parameter(a, b, pool): return torch.nn.Parameter(tensor(a, pool).detach(), requires_grad=b % 2 == 0)
+def do_part(a, b, pool): return torch.from_numpy(array_of_numbers(a, pool)[b % 2 :])
+def do_head(a, b, pool): return torch.from_numpy(array_of_numbers(a, pool)[: 1 + b % 3])
+def do_over(a, b, pool): return np.frombuffer(of((bytearray, array_of_bytes), pool, a), dtype="u1")
 def do_again(a, b, pool): return one(a, pool)
 
 # ---- changes
@@ -84,9 +100,23 @@ def do_write(a, b, pool):
 def do_add(a, b, pool):
     target = array(a, pool)
     target += 1
-def do_lock(a, b, pool): array(a, pool).flags.writeable = False
-def do_unlock(a, b, pool): array(a, pool).flags.writeable = True
+def do_lock(a, b, pool): lockable_array(a, pool).flags.writeable = False
+def do_unlock(a, b, pool): lockable_array(a, pool).flags.writeable = True
 def do_shape(a, b, pool): array(a, pool).shape = (-1, 2)
+def do_type(a, b, pool): array_of_numbers(a, pool).dtype = ("u1", "f4", "i8")[b % 3]
+def do_byte(a, b, pool):
+    target = of((bytearray, array_of_bytes), pool, a)
+    target[b % len(target)] = b
+def do_data(a, b, pool): tensor(a, pool).data = tensor(b, pool).data
+def do_new_data(a, b, pool): tensor(a, pool).data = torch.full((2, 3), float(b))
+def do_multiply(a, b, pool): tensor(a, pool).data.mul_(3)
+def do_multiply_and_leave(a, b, pool):
+    target = tensor(a, pool)
+    target.mul_(3)
+    target.data = torch.zeros(b % 4)
+def do_shorten(a, b, pool):
+    target = tensor(a, pool)
+    if target.numel() > b: target.resize_(b)
 def do_fill(a, b, pool): tensor(a, pool)[..., 0].fill_(b % 100)
 def do_gradient(a, b, pool):
     target = tensor(a, pool)
@@ -103,7 +133,22 @@ def do_let_go(a, b, pool):
 def do_drop(a, b, pool): pool.pop(a % len(pool))
 """
 STEPS = [line[7 : line.index("(")] for line in SETUP.splitlines() if line.startswith("def do_")]
-NAMES = ("pool", "step", "of", "one", "array", "tensor", "Node", "np", "torch", "warnings", *(f"do_{n}" for n in STEPS))
+NAMES = (
+    "pool",
+    "step",
+    "of",
+    "one",
+    "array",
+    "array_of_numbers",
+    "lockable_array",
+    "tensor",
+    "array_of_bytes",
+    "Node",
+    "np",
+    "torch",
+    "warnings",
+    *(f"do_{n}" for n in STEPS),
+)
 
 numbers = st.integers(0, 40)
 histories = st.lists(
@@ -228,11 +273,15 @@ def picture(pool: list[Any]) -> list[Any]:
             ]
             return name, form, base, place, content
         if isinstance(obj, torch.Tensor):
-            form = obj.dtype, obj.shape, obj.stride(), obj.storage_offset() if obj.numel() else 0, obj.requires_grad
-            storage = obj.untyped_storage()
-            place = memory(storage.data_ptr(), storage.data_ptr() + storage.nbytes()) if storage.nbytes() else None
+            form = obj.dtype, obj.shape, obj.stride() if obj.numel() > 1 else None, obj.requires_grad
+            last = sum((length - 1) * stride for length, stride in zip(obj.size(), obj.stride(), strict=True))
+            end = obj.data_ptr() + (last + 1) * obj.element_size()
+            place = memory(obj.data_ptr(), end) if obj.numel() else None
             held = [refer(obj.grad), *((key, refer(value)) for key, value in vars(obj).items())]
             return name, form, place, obj.tolist(), held
+        if isinstance(obj, bytearray | array):
+            low, size = address_of(obj), memoryview(obj).nbytes
+            return name, memory(low, low + size) if size else None, bytes(obj)
         if isinstance(obj, np.generic):
             return name, obj.item()
         if name == "Node":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -320,6 +321,56 @@ def test_hooks_of_an_optimizer(pair: Pair) -> None:
     )
     pair.remote("optimizer.step()", "optimizer", "seen")
     assert pair.namespace["seen"] == ["after"]
+
+
+def test_nested_tensors_over_several_cells(pair: Pair) -> None:
+    """They consist of other tensors, and keep sizes that cannot be sent."""
+    make = (
+        "import torch\nparts = [torch.ones(2, 3), torch.ones(4, 3)]\n"
+        "x = torch.nested.nested_tensor(parts, layout=torch.jagged)\nvalues = x.values()\nx.note = 'kept'"
+    )
+    pair.local(make)
+    for number in range(2, 5):
+        assert pair.remote("x.values().add_(1); size = x.size(0), x.size(2)", "x", "torch") == {"error": None}
+        x = pair.namespace["x"]
+        assert {part.unique().item() for part in (*x.unbind(), pair.namespace["values"])} == {number}
+        assert (x.size(0), x.size(2), x.note, pair.namespace["size"]) == (2, 3, "kept", (2, 3))
+    pair.local("x = x * 2")
+    assert pair.remote("x = x + 1", "x", "torch") == {"error": None}
+    assert [part.tolist() for part in pair.namespace["x"].unbind()] == [[[9] * 3] * 2, [[9] * 3] * 4]
+
+
+def test_hooks_that_take_each_gradient(pair: Pair) -> None:
+    """An optimizer that steps within `backward`."""
+    pair.local(
+        "import torch\nx = torch.nn.Parameter(torch.ones(2))\noptimizer = torch.optim.SGD([x], lr=1)\n"
+        "def step(p):\n    optimizer.step()\n    optimizer.zero_grad()\n"
+        "handle = x.register_post_accumulate_grad_hook(step)"
+    )
+    assert pair.remote("x.sum().backward()", "x", "torch", "optimizer", "step") == {"error": None}
+    assert pair.namespace["x"].tolist() == [0, 0]
+    pair.local("x.sum().backward(); handle.remove()")
+    assert pair.namespace["x"].tolist() == [-1, -1]
+    assert pair.remote("x.sum().backward()", "x") == {"error": None}
+    assert (pair.namespace["x"].tolist(), pair.namespace["x"].grad.tolist()) == ([-1, -1], [1, 1])
+
+
+@pytest.mark.parametrize("prune", ["x.data[:2]", "x.data.double()", "x.data.reshape(2, 2)"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_gradient_of_a_parameter_that_was_pruned_since(pair: Pair, prune: str, sparse: bool) -> None:
+    """torch compares the two only when a gradient is assigned."""
+    gradient = "torch.ones(4).to_sparse()" if sparse else "torch.ones(4)"
+    make = f"x = torch.nn.Parameter(torch.ones(4)); x.grad = {gradient}; x.data = {prune}"
+    control: dict[str, Any] = {"torch": torch}
+    exec(make, control)
+    pair.local("import torch")
+    assert pair.remote(make, "torch") == {"error": None}
+    for _ in range(2):
+        x, same = pair.namespace["x"], control["x"]
+        assert (x.tolist(), x.dtype, type(x)) == (same.tolist(), same.dtype, type(same))
+        assert x.grad.to_dense().tolist() == same.grad.to_dense().tolist()
+        assert pair.remote("x.data.add_(1)", "x") == {"error": None}
+        control["x"].data.add_(1)
 
 
 @pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])

@@ -8,6 +8,7 @@ arrives in the notebook's own mapping, and so in the file.
 from __future__ import annotations
 
 import array
+import contextlib
 import math
 import pickle
 import sys
@@ -40,6 +41,7 @@ def has_plain_memory(kind: Any) -> bool:
 class ArrayKind(Kind):
     name = "array"
     changes = True
+    has_memory = True
 
     def is_blind(self, obj: Any) -> bool:
         return type(obj) is numpy().ndarray  # a subclass may run code when a view is created
@@ -86,13 +88,8 @@ class ArrayKind(Kind):
         return (new, form, attributes, None, None, set_attributes) if attributes else (new, form)
 
     def _segment(self, obj: Any, owner: Any) -> tuple[int, int]:
-        storage = _torch_storage(owner)
-        if storage is not None:
-            low, size = storage.data_ptr(), storage.nbytes()
-        else:
-            low, high = bounds(owner)
-            size = high - low
-        segment = self.here.segments.find(low, size) or self.here.segments.add(low, size)
+        low, high = memory_of_owner(owner)
+        segment = self.here.segments.find(low, high - low) or self.here.segments.add(low, high - low)
         self.here.used.append((obj, segment.number))
         return segment.number, segment.address
 
@@ -123,8 +120,9 @@ class ArrayKind(Kind):
 
     def view(self, kind: type, owner: Any, offset: int, shape: Any, strides: Any, dtype: Any, flag: int) -> Any:
         buffer = owner if owner.flags.c_contiguous else owner.T
-        made = numpy().ndarray.__new__(kind, shape, dtype, buffer, offset, strides)
-        made.flags.writeable = flag == _WRITEABLE
+        with unlocked(owner) if flag == _WRITEABLE else contextlib.nullcontext():
+            made = numpy().ndarray.__new__(kind, shape, dtype, buffer, offset, strides)
+            made.flags.writeable = flag == _WRITEABLE
         return made
 
     def over(self, kind: type, below: Any, offset: int, shape: Any, strides: Any, dtype: Any, flag: int) -> Any:
@@ -146,8 +144,9 @@ class ArrayKind(Kind):
 
     def fill(self, obj: Any, elements: tuple[Any, ...]) -> None:
         flat, flag, attributes = elements
-        set_elements(obj, pickle.loads(flat) if type(flat) is bytes else flat)
-        obj.flags.writeable = flag
+        with unlocked(obj):
+            set_elements(obj, pickle.loads(flat) if type(flat) is bytes else flat)
+        set_writeable(obj, flag)
         if attributes is not None:
             self.set_attributes(obj, attributes)
 
@@ -185,7 +184,17 @@ class ArrayKind(Kind):
             return True
         if (shape, strides, dtype) == (old_shape, old_strides, old_dtype):
             return False
-        return not obj.flags.c_contiguous or dtype.hasobject
+        return not obj.flags.c_contiguous or (dtype.hasobject and dtype != old_dtype)
+
+    def holds_for_good(self, obj: Any, old: State, identities: set[int]) -> bool:
+        base = obj.base  # a resized one no longer contains its views
+        return id(base) in identities and isinstance(base, numpy().ndarray) and contains(base, obj)
+
+    def memory(self, obj: Any) -> tuple[int, int] | None:
+        owner = owner_of(obj)
+        if has_elements(owner.dtype) or not owner.nbytes or buffer_below(owner) is not None:
+            return None
+        return None if is_decision_tree_type(type(owner.base)) else memory_of_owner(owner)
 
     def is_view_of(self, obj: Any, segment: Segment) -> bool:
         owner = owner_of(obj)
@@ -206,12 +215,9 @@ class ArrayKind(Kind):
         if obj.shape != shape:
             obj.shape = shape
         if elements is not None:
-            if not obj.flags.writeable:
-                obj.flags.writeable = True
             self.fill(obj, (elements, writeable, attributes))
             return
-        if obj.flags.writeable != writeable:
-            obj.flags.writeable = writeable
+        set_writeable(obj, writeable)
         if attributes is not None:
             self.set_attributes(obj, attributes)
 
@@ -285,6 +291,35 @@ def bounds(array: Any) -> tuple[int, int]:
     return low, high + array.itemsize
 
 
+def contains(base: Any, view: Any) -> bool:
+    (low, high), (begin, end) = bounds(base), bounds(view)
+    return low <= begin and end <= high
+
+
+@contextlib.contextmanager
+def unlocked(array: Any) -> Iterator[None]:
+    """Makes an array writeable for a moment, and first what it is a view of, on which that depends."""
+    locked = []
+    while isinstance(array, numpy().ndarray):
+        if not array.flags.writeable:
+            locked.append(array)
+        array = array.base
+    for one in reversed(locked):
+        one.flags.writeable = True
+    try:
+        yield
+    finally:
+        for one in locked:
+            one.flags.writeable = False
+
+
+def set_writeable(array: Any, writeable: bool) -> None:
+    if array.flags.writeable == writeable:
+        return
+    with unlocked(array.base) if writeable else contextlib.nullcontext():
+        array.flags.writeable = writeable
+
+
 def memory_is_writeable(owner: Any) -> bool:
     if owner.flags.writeable or owner.flags.owndata:
         return True
@@ -310,7 +345,7 @@ def _can_carry(owner: Any, view: Any) -> bool:
     if owner.itemsize == 0:
         return False
     contiguous = owner.flags.c_contiguous or owner.flags.f_contiguous
-    return contiguous and (owner.flags.writeable or not view.flags.writeable)
+    return contiguous and (memory_is_writeable(owner) or not view.flags.writeable)
 
 
 def _as_owner(np: Any, segment: Any, shape: Any, strides: Any, dtype: Any) -> Any:
@@ -323,13 +358,15 @@ def _as_owner(np: Any, segment: Any, shape: Any, strides: Any, dtype: Any) -> An
     return None
 
 
-def _torch_storage(owner: Any) -> Any:
+def memory_of_owner(owner: Any) -> tuple[int, int]:
+    """Where the memory of an array that is not a view begins and ends: that of the tensor's storage, if it has one."""
     torch = sys.modules.get("torch")
     base = owner.base
     if torch is not None and base is not None and isinstance(base, torch.Tensor):
         with torch._C.DisableTorchFunction():
-            return storage_of(base)
-    return None
+            storage = storage_of(base)
+            return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+    return bounds(owner)
 
 
 class RecordKind(Kind):

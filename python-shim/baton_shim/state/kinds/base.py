@@ -48,6 +48,7 @@ class Kind:
     replaced = False  # whether a changed object must be sent again, because it cannot be updated
     hashes = False  # whether updating it computes the hashes of its parts
     blind = False  # whether building or updating it reads no memory of its parts
+    has_memory = False  # whether it may be a view of memory that other objects use, too
 
     def __init__(self, here: Here) -> None:
         self.here = here
@@ -89,12 +90,16 @@ class Kind:
     def must_be_replaced(self, obj: Any, old: State) -> bool:
         return self.replaced
 
+    def memory(self, obj: Any) -> tuple[int, int] | None:
+        """Where the memory begins and ends that it is a view of; None if it is sent in another way."""
+        return None
+
     def is_view_of(self, obj: Any, segment: Segment) -> bool:
         """Whether it still keeps the memory of a segment that it was a view of."""
         return True
 
-    def holds_for_good(self, old: State, identities: set[int]) -> bool:
-        """Whether an object in this state cannot be made to refer to other objects instead of these."""
+    def holds_for_good(self, obj: Any, old: State, identities: set[int]) -> bool:
+        """Whether an object that was in this state cannot be made to refer to other objects instead of these."""
         return False
 
 

@@ -60,7 +60,7 @@ class ExtendedKind(InstanceKind):
     def must_be_replaced(self, obj: Any, old: State) -> bool:
         return not same_form(self.read(obj)[3][0], old[3][0])
 
-    def holds_for_good(self, old: State, identities: set[int]) -> bool:
+    def holds_for_good(self, obj: Any, old: State, identities: set[int]) -> bool:
         return any(id(part) in identities for part in inside(old[3][0]))
 
     def apply(self, obj: Any, content: Any) -> None:

@@ -97,10 +97,10 @@ class ImageKind(ReducedKind):
         in_place = old[0] == "shows" or self.read(obj)[0] in ("closed", "frames")
         return not in_place and super().must_be_replaced(obj, old)
 
-    def holds_for_good(self, old: State, identities: set[int]) -> bool:
+    def holds_for_good(self, obj: Any, old: State, identities: set[int]) -> bool:
         if old[0] == "shows":
             return id(old[1][0]) in identities
-        return super().holds_for_good(old, identities)
+        return super().holds_for_good(obj, old, identities)
 
 
 def shown_by(image: Any) -> tuple[Any, Any] | None:

@@ -279,7 +279,7 @@ class InstanceKind(Kind):
         else:
             yield from contents
 
-    def holds_for_good(self, old: State, identities: set[int]) -> bool:
+    def holds_for_good(self, obj: Any, old: State, identities: set[int]) -> bool:
         return issubclass(old[0], FIXED) and any(id(part) in identities for part in old[3])
 
     def apply(self, obj: Any, content: Any) -> None:

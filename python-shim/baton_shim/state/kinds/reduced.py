@@ -97,7 +97,7 @@ class ReducedKind(Kind):
             return True
         return now[0] == "state" and not same_form(now[1][:2], old[1][:2])  # its constructor's arguments changed
 
-    def holds_for_good(self, old: State, identities: set[int]) -> bool:
+    def holds_for_good(self, obj: Any, old: State, identities: set[int]) -> bool:
         if old[0] == "state":
             return any(id(part) in identities for part in (*inside(old[1][0]), *inside(old[1][1])))
         return bool(old[0] == "replace")

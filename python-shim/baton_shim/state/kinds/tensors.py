@@ -29,6 +29,10 @@ Flags = tuple[Any, bool, bool, bool, bool]
 """A tensor's type, whether it is negated, conjugated, on a GPU, and made in inference mode."""
 
 
+_CAPSULES = ("_sym_sizes_capsule", "_sym_strides_capsule")
+"""How such attributes of a tensor begin that are addresses in C."""
+
+
 def torch() -> Any:
     return sys.modules.get("torch")
 
@@ -93,6 +97,7 @@ class TensorKind(Kind):
     name = "tensor"
     blind = True
     changes = True
+    has_memory = True
 
     def __init__(self, here: Here) -> None:
         super().__init__(here)
@@ -177,6 +182,14 @@ class TensorKind(Kind):
         return None if segment is None else segment.number
 
     @bare
+    def memory(self, obj: Any) -> tuple[int, int] | None:
+        if not self.plain(obj) or obj.device.type != "cpu":
+            return None
+        storage = storage_of(obj)
+        low, size = storage.data_ptr(), storage.nbytes()
+        return (low, low + size) if size else None
+
+    @bare
     def is_view_of(self, obj: Any, segment: Segment) -> bool:
         if not self.plain(obj):
             return False
@@ -203,7 +216,8 @@ class TensorKind(Kind):
         if gradient is not None and LABEL in obj.__dict__:
             gradient.__dict__[LABEL] = label()  # autograd created it, and it has not been read yet
         slots = None if type(obj) in plain_types() else tuple(slots_of(obj))
-        return gradient, attributes_of(obj), None if of_graph else obj._backward_hooks, slots
+        hooks = () if of_graph else (obj._backward_hooks, obj._post_accumulate_grad_hooks)
+        return gradient, attributes_of(obj), hooks, slots
 
     @bare
     def set_state(self, tensor: Any, state: tuple[Any, ...]) -> None:
@@ -217,10 +231,9 @@ class TensorKind(Kind):
                 tensor.detach_()
             with mode_of(tensor.is_inference()):
                 tensor.requires_grad_(graph)
-            tensor._backward_hooks = hooks
-        # Assigning a gradient compares the types, which `model.double()` changes in place, one after the other.
+            tensor._backward_hooks, tensor._post_accumulate_grad_hooks = hooks or (None, None)
         if gradient is None or tensor.grad is not gradient:
-            tensor.grad = gradient
+            set_gradient(tensor, gradient)
         tensor.__dict__.clear()
         tensor.__dict__.update(attributes)
         if slots is not None:
@@ -248,27 +261,30 @@ class TensorKind(Kind):
         if kind not in plain_types():
             yield kind
         yield gradient
-        yield hooks
+        yield from hooks
         yield from (value for _, value in (*attributes, *(slots or ())))
 
     @bare
     def content(self, obj: Any, state: State) -> Any:
         data = obj.data.clone() if parts_of_compressed(obj) else obj.data  # an update writes over its memory
+        _, gradient, attributes, hooks, slots, _ = state
+        attributes = tuple(pair for pair in attributes if pair[0] not in data.__dict__)
         if LABEL in obj.__dict__:
             data.__dict__[LABEL] = label()
         kind = name_of(type(obj)) if is_plain_type(type(obj)) else None
-        return data, kind, (self._graph(obj), *state[1:5], on_gpu(obj))
+        return data, kind, (self._graph(obj), gradient, attributes, hooks, slots, on_gpu(obj))
 
     @bare
     def apply(self, obj: Any, content: Any) -> None:
-        data, kind, state = content
+        data, kind, (graph, gradient, attributes, *others) = content
         if parts_of_compressed(data):
             update_compressed(obj, data)
         elif not is_same_view(obj, data):
             obj.data = data
         if kind is not None and type(obj) is not type_of(kind):
             obj.__class__ = type_of(kind)
-        self.set_state(obj, state)
+        # A tensor that consists of others, such as a nested one, has them as attributes.
+        self.set_state(obj, (graph, gradient, (*attributes, *attributes_of(data)), *others))
 
 
 def parts_of_sparse(tensor: Any) -> tuple[Any, ...]:
@@ -299,6 +315,17 @@ def update_compressed(obj: Any, data: Any) -> None:
             mine = parts_of_compressed(obj)
         for part, other in zip(mine, theirs, strict=True):
             part.copy_(other)
+
+
+def set_gradient(tensor: Any, gradient: Any) -> None:
+    """Also a gradient of another size or type, which it has after `tensor.data = …` or within `model.double()`."""
+    try:
+        tensor.grad = gradient
+    except RuntimeError:  # torch compares them only when a gradient is assigned
+        data = tensor.data
+        tensor.data = torch().empty(gradient.size(), dtype=gradient.dtype, device=gradient.device)
+        tensor.grad = gradient
+        tensor.data = data
 
 
 def is_same_view(left: Any, right: Any) -> bool:
@@ -349,8 +376,8 @@ def type_of(name: Any) -> Any:
 
 
 def attributes_of(obj: Any) -> tuple[tuple[str, Any], ...]:
-    """Without the label, which represents the device."""
-    return tuple(pair for pair in obj.__dict__.items() if pair[0] != LABEL)
+    """Without the label, which represents the device, and what torch keeps there to find sizes faster."""
+    return tuple(pair for pair in obj.__dict__.items() if pair[0] != LABEL and not pair[0].startswith(_CAPSULES))
 
 
 def _version(obj: Any) -> int | None:
