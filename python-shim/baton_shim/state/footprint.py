@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from baton_shim.base.storages import storage_of
 from baton_shim.state.kinds.arrays import bounds, owner_of
+from baton_shim.state.kinds.graphs import node_of
 from baton_shim.state.kinds.tensors import bare
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _memory_of(tensor: Any) -> list[tuple[int, int]]:
 
 @bare
 def _graph(tensor: Any) -> Any:
-    return tensor.grad_fn
+    return node_of(tensor)
 
 
 def has_data(kind: type) -> bool:

@@ -101,7 +101,9 @@ def do_add(a, b, pool):
     target = array(a, pool)
     target += 1
 def do_lock(a, b, pool): lockable_array(a, pool).flags.writeable = False
-def do_unlock(a, b, pool): lockable_array(a, pool).flags.writeable = True
+def do_unlock(a, b, pool):
+    target = lockable_array(a, pool)
+    if not isinstance(target.base, np.ndarray): target.flags.writeable = True
 def do_shape(a, b, pool): array(a, pool).shape = (-1, 2)
 def do_type(a, b, pool): array_of_numbers(a, pool).dtype = ("u1", "f4", "i8")[b % 3]
 def do_byte(a, b, pool):
@@ -264,7 +266,8 @@ def picture(pool: list[Any]) -> list[Any]:
     def draw(obj: Any) -> Any:
         name = type(obj).__name__
         if isinstance(obj, np.ndarray):
-            form = obj.dtype, obj.shape, obj.strides if obj.size > 1 else None, obj.flags.writeable
+            strides = [stride for length, stride in zip(obj.shape, obj.strides, strict=True) if length > 1]
+            form = obj.dtype, obj.shape, strides if obj.size else None, obj.flags.writeable
             base = refer(obj.base) if isinstance(obj.base, np.ndarray) else None
             place = memory(*np.lib.array_utils.byte_bounds(obj)) if obj.size else None
             fields = [obj[field] for field in obj.dtype.names] if obj.dtype.names and obj.dtype.hasobject else [obj]
@@ -273,7 +276,8 @@ def picture(pool: list[Any]) -> list[Any]:
             ]
             return name, form, base, place, content
         if isinstance(obj, torch.Tensor):
-            form = obj.dtype, obj.shape, obj.stride() if obj.numel() > 1 else None, obj.requires_grad
+            strides = [stride for length, stride in zip(obj.shape, obj.stride(), strict=True) if length > 1]
+            form = obj.dtype, obj.shape, strides if obj.numel() else None, obj.requires_grad
             last = sum((length - 1) * stride for length, stride in zip(obj.size(), obj.stride(), strict=True))
             end = obj.data_ptr() + (last + 1) * obj.element_size()
             place = memory(obj.data_ptr(), end) if obj.numel() else None

@@ -13,7 +13,9 @@ from harness import Pair
 from test_alternating_cells import check_alternating
 from test_in_place import check
 
+PARAMETER = "torch.nn.Parameter(torch.ones(2, 2))"
 CASES: dict[str, tuple[str, str, str]] = {
+    "data of another type": ("x = torch.ones(2)", "x.data = x.data.view(torch.int32)", "(x.dtype, x.tolist())"),
     "elements": ("x = torch.arange(6.)", "x[2] = 9; x.add_(1)", "x.tolist()"),
     "view": ("b = torch.zeros(4, 4); x = b[1:3, 1]", "x.fill_(5)", "b.tolist()"),
     "transposed": ("b = torch.arange(6.).reshape(2, 3); x = b.T", "x[0, 1] = 9", "(b.tolist(), x.stride())"),
@@ -338,6 +340,35 @@ def test_nested_tensors_over_several_cells(pair: Pair) -> None:
     pair.local("x = x * 2")
     assert pair.remote("x = x + 1", "x", "torch") == {"error": None}
     assert [part.tolist() for part in pair.namespace["x"].unbind()] == [[[9] * 3] * 2, [[9] * 3] * 4]
+
+
+VIEWS_WITHOUT_GRADIENTS = {
+    "of the notebook, changed in a cell": (f"x = {PARAMETER}; {{VIEW}}", "{STEP}"),
+    "of the notebook, changed there": (f"x = {PARAMETER}; {{VIEW}}; {{STEP}}", "x.data.mul_(2)"),
+    "of a cell": ("", f"x = {PARAMETER}; {{VIEW}}; {{STEP}}"),
+}
+
+
+@pytest.mark.parametrize("case", VIEWS_WITHOUT_GRADIENTS)
+def test_a_view_without_gradients_of_a_parameter_that_changed_since(pair: Pair, case: str) -> None:
+    """torch raises an error when such a view is asked for its graph."""
+
+    def whole(code: str) -> str:
+        view = "guard = torch.no_grad(); guard.__enter__(); view = x[0]; guard.__exit__(None, None, None)"
+        return code.format(VIEW=view, STEP="(x * 2).sum().backward(); torch.optim.SGD([x], lr=1).step()")
+
+    here, there = map(whole, VIEWS_WITHOUT_GRADIENTS[case])
+    control: dict[str, Any] = {"torch": torch}
+    for code in (here, there, "x.data.add_(1)"):
+        exec(code, control)
+    with pytest.raises(RuntimeError, match="no_grad mode"):
+        assert control["view"].grad_fn
+    pair.local(f"import torch\n{here}")
+    names = ("x", "view") if here else ()
+    assert pair.remote(there, "torch", *names) == {"error": None}
+    assert pair.remote("x.data.add_(1)", "x", "view") == {"error": None}
+    assert pair.namespace["view"].tolist() == control["view"].tolist()
+    assert pair.namespace["x"].tolist() == control["x"].tolist()
 
 
 def test_hooks_that_take_each_gradient(pair: Pair) -> None:

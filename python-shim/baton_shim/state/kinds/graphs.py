@@ -24,9 +24,20 @@ class Graph(NamedTuple):
     home: bool
 
 
+def node_of(tensor: Any) -> Any:
+    """The last node of its computation graph; None without one.
+
+    A view that was made in `no_grad` mode has none, and torch raises an error once its base has changed.
+    """
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
+
+
 def graph_of(tensor: Any, home: bool) -> Graph | None:
     """`home`: whether this is the notebook kernel."""
-    node = tensor.grad_fn
+    node = node_of(tensor)
     if node is None:
         return None
     if is_stand_in(node):
@@ -37,7 +48,7 @@ def graph_of(tensor: Any, home: bool) -> Graph | None:
 
 def set_graph(tensor: Any, graph: Graph, home: bool) -> None:
     """Gives the tensor its graph, which this kernel has already if it is the one that computed it."""
-    node = tensor.grad_fn
+    node = node_of(tensor)
     if node is None:
         leave_graph(tensor, graph, home)
     elif is_stand_in(node):

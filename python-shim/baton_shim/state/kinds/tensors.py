@@ -19,7 +19,7 @@ from typing import Any
 from baton_shim.base.storages import storage_of
 from baton_shim.state import memory
 from baton_shim.state.kinds.base import Here, Kind, State, imported
-from baton_shim.state.kinds.graphs import Graph, graph_of, set_graph
+from baton_shim.state.kinds.graphs import Graph, graph_of, node_of, set_graph
 from baton_shim.state.kinds.instances import set_slots, slots_of
 from baton_shim.state.segments import Segment
 from baton_shim.virtual import SWITCH
@@ -67,7 +67,7 @@ def with_graphs(objects: Iterable[Any]) -> list[Any]:
     if torch() is None:
         return []
     with torch()._C.DisableTorchFunction():
-        return [obj for obj in objects if is_tensor_type(type(obj)) and obj.grad_fn is not None]
+        return [obj for obj in objects if is_tensor_type(type(obj)) and node_of(obj) is not None]
 
 
 @functools.cache
@@ -211,7 +211,7 @@ class TensorKind(Kind):
 
     def _state(self, obj: Any) -> tuple[Any, ...]:
         """Gradient, attributes, hooks. A computed tensor has a gradient only if that was requested."""
-        of_graph = obj.grad_fn is not None
+        of_graph = node_of(obj) is not None
         gradient = None if of_graph and not obj.retains_grad else obj.grad
         if gradient is not None and LABEL in obj.__dict__:
             gradient.__dict__[LABEL] = label()  # autograd created it, and it has not been read yet
@@ -227,7 +227,7 @@ class TensorKind(Kind):
             if gradient is not None:
                 tensor.retain_grad()
         else:
-            if tensor.grad_fn is not None:
+            if node_of(tensor) is not None:
                 tensor.detach_()
             with mode_of(tensor.is_inference()):
                 tensor.requires_grad_(graph)
@@ -252,7 +252,7 @@ class TensorKind(Kind):
     @bare
     def gradient(self, obj: Any) -> tuple[int, int] | None:
         """Identifies a gradient and its version; `None` for a tensor that gets no gradient."""
-        if not obj.requires_grad or obj.grad_fn is not None:
+        if not obj.requires_grad or node_of(obj) is not None:
             return None
         return (0, 0) if obj.grad is None else (id(obj.grad), obj.grad._version)
 
@@ -309,7 +309,7 @@ def update_compressed(obj: Any, data: Any) -> None:
     with mode_of(obj.is_inference()), torch().no_grad():
         mine, theirs = parts_of_compressed(obj), parts_of_compressed(data)
         if [part.size() for part in mine] != [part.size() for part in theirs]:
-            if obj.grad_fn is None:
+            if node_of(obj) is None:
                 obj.requires_grad_(False)
             obj.resize_as_sparse_(data)
             mine = parts_of_compressed(obj)
@@ -332,7 +332,7 @@ def is_same_view(left: Any, right: Any) -> bool:
     strided = torch().strided
     if left.layout is not strided or right.layout is not strided:
         return False
-    return view_of(left) == view_of(right)
+    return left.dtype == right.dtype and view_of(left) == view_of(right)
 
 
 def view_of(tensor: Any) -> tuple[Any, ...]:
@@ -382,7 +382,7 @@ def attributes_of(obj: Any) -> tuple[tuple[str, Any], ...]:
 
 def _version(obj: Any) -> int | None:
     """The number of in-place changes of a tensor that belongs to a graph, because each changes the graph."""
-    return None if obj.grad_fn is None else obj._version
+    return None if node_of(obj) is None else obj._version
 
 
 class GeneratorKind(Kind):
