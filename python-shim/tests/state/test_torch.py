@@ -15,6 +15,11 @@ from test_in_place import check
 
 PARAMETER = "torch.nn.Parameter(torch.ones(2, 2))"
 CASES: dict[str, tuple[str, str, str]] = {
+    "sparse with a gradient": (
+        "x = torch.eye(2).to_sparse().requires_grad_()",
+        "torch.sparse.mm(x, torch.ones(2, 1)).sum().backward()",
+        "(x.requires_grad, x.grad.to_dense().tolist())",
+    ),
     "data of another type": ("x = torch.ones(2)", "x.data = x.data.view(torch.int32)", "(x.dtype, x.tolist())"),
     "elements": ("x = torch.arange(6.)", "x[2] = 9; x.add_(1)", "x.tolist()"),
     "view": ("b = torch.zeros(4, 4); x = b[1:3, 1]", "x.fill_(5)", "b.tolist()"),
@@ -369,6 +374,28 @@ def test_a_view_without_gradients_of_a_parameter_that_changed_since(pair: Pair, 
     assert pair.remote("x.data.add_(1)", "x", "view") == {"error": None}
     assert pair.namespace["view"].tolist() == control["view"].tolist()
     assert pair.namespace["x"].tolist() == control["x"].tolist()
+
+
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+def test_a_computed_sparse_tensor_stays_the_same_object(pair: Pair, layout: str) -> None:
+    pair.local(f"import torch; x = torch.ones(2, 2, requires_grad=True); sparse = x.{layout}(); holder = [sparse]")
+    for _ in range(2):
+        assert pair.remote("holder.append(sparse)", "holder", "sparse", "torch") == {"error": None}
+        sparse = pair.namespace["sparse"]
+        assert all(one is sparse for one in pair.namespace["holder"])
+        assert sparse.requires_grad
+        assert not sparse.is_leaf
+    pair.local("sparse.to_dense().sum().backward()")
+    assert pair.namespace["x"].grad.tolist() == [[1, 1], [1, 1]]
+
+
+def test_a_gradient_without_a_count_of_its_changes(pair: Pair) -> None:
+    pair.local("import torch; x = torch.ones(2, requires_grad=True)")
+    assert pair.remote("with torch.inference_mode(): made = torch.ones(2)\nx.grad = made", "x", "torch") == {
+        "error": None
+    }
+    assert pair.remote("x.data.add_(x.grad)", "x") == {"error": None}
+    assert pair.namespace["x"].tolist() == [2, 2]
 
 
 def test_hooks_that_take_each_gradient(pair: Pair) -> None:

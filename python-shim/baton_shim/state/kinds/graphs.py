@@ -25,14 +25,17 @@ class Graph(NamedTuple):
 
 
 def node_of(tensor: Any) -> Any:
-    """The last node of its computation graph; None without one.
+    """The last node of its computation graph; None without a valid one."""
+    return None if has_invalid_graph(tensor) else tensor.grad_fn
 
-    A view that was made in `no_grad` mode has none, and torch raises an error once its base has changed.
-    """
+
+def has_invalid_graph(tensor: Any) -> bool:
+    """Whether torch shows `grad_fn=<Invalid>`: for a view from `no_grad` mode whose base has changed."""
     try:
-        return tensor.grad_fn
+        tensor.grad_fn  # noqa: B018 - it is computed
     except RuntimeError:
-        return None
+        return True
+    return False
 
 
 def graph_of(tensor: Any, home: bool) -> Graph | None:

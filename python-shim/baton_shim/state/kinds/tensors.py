@@ -19,7 +19,7 @@ from typing import Any
 from baton_shim.base.storages import storage_of
 from baton_shim.state import memory
 from baton_shim.state.kinds.base import Here, Kind, State, imported
-from baton_shim.state.kinds.graphs import Graph, graph_of, node_of, set_graph
+from baton_shim.state.kinds.graphs import Graph, graph_of, has_invalid_graph, node_of, set_graph
 from baton_shim.state.kinds.instances import set_slots, slots_of
 from baton_shim.state.segments import Segment
 from baton_shim.virtual import SWITCH
@@ -101,7 +101,7 @@ class TensorKind(Kind):
 
     def __init__(self, here: Here) -> None:
         super().__init__(here)
-        self._anchors = (self.new, self.set_state, self.left_behind)
+        self._anchors = (self.new, self.set_state, self.new_of_values, self.complete)
 
     def plain(self, obj: Any) -> bool:
         if not is_plain_type(type(obj)):
@@ -110,10 +110,15 @@ class TensorKind(Kind):
 
     @bare
     def reduce(self, obj: Any) -> Any:
-        new, set_state, left_behind = self._anchors
+        new, set_state, new_of_values, complete = self._anchors
         if not self.plain(obj):
-            graph = graph_of(obj, self.here.home)  # torch's own pickling would drop it
-            return None if graph is None else (left_behind, (obj.detach(), type(obj), dict(obj.__dict__), graph))
+            graph = self._graph(obj)
+            # torch's own pickling would drop a graph, and that a sparse tensor requires gradients.
+            if not isinstance(graph, Graph) and not (graph and type(obj) is torch().Tensor):
+                return None
+            values = obj.detach()
+            state = self._sent(obj, self._state(obj), values)
+            return new_of_values, (values, type(obj)), state, None, None, complete
         storage = storage_of(obj)
         check_extent(obj, storage)
         offset, number = obj.storage_offset(), -1
@@ -198,12 +203,13 @@ class TensorKind(Kind):
         return bool(segment.address <= low and high <= segment.address + segment.bytes)
 
     @bare
-    def left_behind(self, values: Any, kind: type, attributes: dict[str, Any], graph: Graph) -> Any:
-        """A tensor that is not plain and whose graph is in the other kernel."""
-        tensor = values if type(values) is kind else torch().Tensor._make_subclass(kind, values)
-        set_graph(tensor, graph, self.here.home)
-        tensor.__dict__.update(attributes)
-        return tensor
+    def new_of_values(self, values: Any, kind: type) -> Any:
+        """A tensor that is not plain. It is another object than `values`, which has its own number."""
+        plain = torch().Tensor
+        return plain.detach(values) if type(values) is kind else plain._make_subclass(kind, values)
+
+    def complete(self, tensor: Any, state: tuple[Any, ...]) -> None:
+        self.set_state(tensor, with_parts(state, tensor))
 
     def _graph(self, obj: Any) -> Graph | bool:
         """The graph of a computed tensor; for other tensors, whether it requires gradients."""
@@ -219,9 +225,25 @@ class TensorKind(Kind):
         hooks = () if of_graph else (obj._backward_hooks, obj._post_accumulate_grad_hooks)
         return gradient, attributes_of(obj), hooks, slots
 
+    def _sent(self, obj: Any, state: State, values: Any) -> tuple[Any, ...]:
+        """The state in the form that `set_state` takes, without the parts that its values bring with them."""
+        gradient, attributes, hooks, slots = state
+        attributes = tuple(pair for pair in attributes if pair[0] not in values.__dict__)
+        return self._graph(obj), gradient, attributes, hooks, slots, on_gpu(obj)
+
     @bare
     def set_state(self, tensor: Any, state: tuple[Any, ...]) -> None:
         graph, gradient, attributes, hooks, slots, gpu = state
+        if not has_invalid_graph(tensor):  # otherwise torch raises an error for anything about gradients
+            self._set_gradient(tensor, graph, gradient, hooks)
+        tensor.__dict__.clear()
+        tensor.__dict__.update(attributes)
+        if slots is not None:
+            set_slots(tensor, dict(slots))
+        if gpu and not tensor.is_cuda:
+            tensor.__dict__[LABEL] = label()
+
+    def _set_gradient(self, tensor: Any, graph: Graph | bool, gradient: Any, hooks: tuple[Any, ...]) -> None:
         if isinstance(graph, Graph):
             set_graph(tensor, graph, self.here.home)
             if gradient is not None:
@@ -234,27 +256,21 @@ class TensorKind(Kind):
             tensor._backward_hooks, tensor._post_accumulate_grad_hooks = hooks or (None, None)
         if gradient is None or tensor.grad is not gradient:
             set_gradient(tensor, gradient)
-        tensor.__dict__.clear()
-        tensor.__dict__.update(attributes)
-        if slots is not None:
-            set_slots(tensor, dict(slots))
-        if gpu and not tensor.is_cuda:
-            tensor.__dict__[LABEL] = label()
 
     @bare
     def read(self, obj: Any) -> State:
         if plain := self.plain(obj):
             check_extent(obj, storage_of(obj))
-        place = view_of(obj) if plain else (obj._version, digest(obj))
+        place = view_of(obj) if plain else (version_of(obj), digest(obj))
         form = (type(obj), place, tuple(obj.size()), obj.dtype, obj.requires_grad, on_gpu(obj))
-        return form, *self._state(obj), _version(obj)
+        return form, *self._state(obj), version_of_graph(obj)
 
     @bare
-    def gradient(self, obj: Any) -> tuple[int, int] | None:
+    def gradient(self, obj: Any) -> tuple[int, int | None] | None:
         """Identifies a gradient and its version; `None` for a tensor that gets no gradient."""
         if not obj.requires_grad or node_of(obj) is not None:
             return None
-        return (0, 0) if obj.grad is None else (id(obj.grad), obj.grad._version)
+        return (0, 0) if obj.grad is None else (id(obj.grad), version_of(obj.grad))
 
     def parts(self, obj: Any, state: State) -> Iterator[Any]:
         (kind, *_), gradient, attributes, hooks, slots, _ = state
@@ -267,24 +283,28 @@ class TensorKind(Kind):
     @bare
     def content(self, obj: Any, state: State) -> Any:
         data = obj.data.clone() if parts_of_compressed(obj) else obj.data  # an update writes over its memory
-        _, gradient, attributes, hooks, slots, _ = state
-        attributes = tuple(pair for pair in attributes if pair[0] not in data.__dict__)
+        sent = self._sent(obj, state[1:5], data)
         if LABEL in obj.__dict__:
             data.__dict__[LABEL] = label()
         kind = name_of(type(obj)) if is_plain_type(type(obj)) else None
-        return data, kind, (self._graph(obj), gradient, attributes, hooks, slots, on_gpu(obj))
+        return data, kind, sent
 
     @bare
     def apply(self, obj: Any, content: Any) -> None:
-        data, kind, (graph, gradient, attributes, *others) = content
+        data, kind, state = content
         if parts_of_compressed(data):
             update_compressed(obj, data)
         elif not is_same_view(obj, data):
             obj.data = data
         if kind is not None and type(obj) is not type_of(kind):
             obj.__class__ = type_of(kind)
-        # A tensor that consists of others, such as a nested one, has them as attributes.
-        self.set_state(obj, (graph, gradient, (*attributes, *attributes_of(data)), *others))
+        self.set_state(obj, with_parts(state, data))
+
+
+def with_parts(state: tuple[Any, ...], values: Any) -> tuple[Any, ...]:
+    """The state with the parts of a tensor that consists of others, such as a nested one. They are attributes."""
+    graph, gradient, attributes, *others = state
+    return graph, gradient, (*attributes, *attributes_of(values)), *others
 
 
 def parts_of_sparse(tensor: Any) -> tuple[Any, ...]:
@@ -380,7 +400,12 @@ def attributes_of(obj: Any) -> tuple[tuple[str, Any], ...]:
     return tuple(pair for pair in obj.__dict__.items() if pair[0] != LABEL and not pair[0].startswith(_CAPSULES))
 
 
-def _version(obj: Any) -> int | None:
+def version_of(tensor: Any) -> int | None:
+    """The number of in-place changes; None for a tensor that was made in inference mode, which does not count them."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def version_of_graph(obj: Any) -> int | None:
     """The number of in-place changes of a tensor that belongs to a graph, because each changes the graph."""
     return None if node_of(obj) is None else obj._version
 
