@@ -252,8 +252,12 @@ def run(pair: Pair, history: list[tuple[str, str, int]]) -> None:
 
 
 def is_replaced(before: Any, now: Any) -> bool:
-    """An iterator that the cell exhausted cannot be exhausted here without an irreversible change."""
-    return now is not before and type(now) is not type(iter([]))
+    """An iterator that the cell exhausted cannot be exhausted here without an irreversible change.
+
+    A tuple cannot be made to hold the new one.
+    """
+    held = before if type(before) is tuple else (before,)
+    return now is not before and type(iter([])) not in map(type, held)
 
 
 def drawn(namespace: dict[str, Any], pools: tuple[str, ...] = ("pool",)) -> list[Any]:

@@ -398,6 +398,16 @@ def test_a_gradient_without_a_count_of_its_changes(pair: Pair) -> None:
     assert pair.namespace["x"].tolist() == [2, 2]
 
 
+def test_a_computed_tensor_whose_gradient_the_other_kernel_wants(pair: Pair) -> None:
+    pair.local("import torch; x = torch.ones(2, 3, requires_grad=True)")
+    assert pair.remote("row = x[1]", "x", "torch") == {"error": None}
+    pair.local("row.retain_grad()")
+    assert pair.remote("with torch.no_grad(): x.add_(1)", "x", "row", "torch") == {"error": None}
+    assert pair.namespace["row"].tolist() == [2, 2, 2]
+    with pytest.raises(StandInError):
+        pair.local("row.sum().backward()")
+
+
 def test_hooks_that_take_each_gradient(pair: Pair) -> None:
     """An optimizer that steps within `backward`."""
     pair.local(

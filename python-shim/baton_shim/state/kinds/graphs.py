@@ -38,6 +38,11 @@ def has_invalid_graph(tensor: Any) -> bool:
     return False
 
 
+def is_computed(tensor: Any) -> bool:
+    """Whether it has a computation graph, valid or not. For such a tensor, torch warns of access to its gradient."""
+    return has_invalid_graph(tensor) or tensor.grad_fn is not None
+
+
 def graph_of(tensor: Any, home: bool) -> Graph | None:
     """`home`: whether this is the notebook kernel."""
     node = node_of(tensor)
@@ -55,7 +60,8 @@ def set_graph(tensor: Any, graph: Graph, home: bool) -> None:
     if node is None:
         leave_graph(tensor, graph, home)
     elif is_stand_in(node):
-        if graph_of(tensor, home) != graph:
+        # torch cannot give a tensor that retains its gradient another node.
+        if graph_of(tensor, home) != graph and not tensor.retains_grad:
             leave_graph(tensor.detach_(), graph, home)
     else:
         hook = node.metadata.pop(_HOOK, None)

@@ -19,7 +19,7 @@ from typing import Any
 from baton_shim.base.storages import storage_of
 from baton_shim.state import memory
 from baton_shim.state.kinds.base import Here, Kind, State, imported
-from baton_shim.state.kinds.graphs import Graph, graph_of, has_invalid_graph, node_of, set_graph
+from baton_shim.state.kinds.graphs import Graph, graph_of, has_invalid_graph, is_computed, node_of, set_graph
 from baton_shim.state.kinds.instances import set_slots, slots_of
 from baton_shim.state.segments import Segment
 from baton_shim.virtual import SWITCH
@@ -217,7 +217,7 @@ class TensorKind(Kind):
 
     def _state(self, obj: Any) -> tuple[Any, ...]:
         """Gradient, attributes, hooks. A computed tensor has a gradient only if that was requested."""
-        of_graph = node_of(obj) is not None
+        of_graph = is_computed(obj)
         gradient = None if of_graph and not obj.retains_grad else obj.grad
         if gradient is not None and LABEL in obj.__dict__:
             gradient.__dict__[LABEL] = label()  # autograd created it, and it has not been read yet
@@ -268,7 +268,7 @@ class TensorKind(Kind):
     @bare
     def gradient(self, obj: Any) -> tuple[int, int | None] | None:
         """Identifies a gradient and its version; `None` for a tensor that gets no gradient."""
-        if not obj.requires_grad or node_of(obj) is not None:
+        if not obj.requires_grad or is_computed(obj):
             return None
         return (0, 0) if obj.grad is None else (id(obj.grad), version_of(obj.grad))
 
