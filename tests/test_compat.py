@@ -29,8 +29,9 @@ OF_PYTHON = frozenset(
 """Names of CPython's own library."""
 OF_IPYTHON = frozenset("_ih _oh _ _repr_latex_ _repr_png_ _repr_svg_ _repr_disabled".split())
 """Names that IPython documents: variables of a notebook, and methods by which objects display themselves."""
-NAMED = frozenset({"_internal", "_pydevd_bundle"})
-"""`pip`, which runs as a separate program and reports errors itself; and a package whose threads are debugpy's."""
+NAMED = frozenset({"_internal", "_pydevd_bundle", "_sym_sizes_capsule", "_sym_strides_capsule"})
+"""`pip`, which runs as a separate program and reports errors itself; a package whose threads are debugpy's; pointers of
+torch that are not sent, and that older versions do not have."""
 
 SUBCLASSED = {
     "IPython.core.interactiveshell": "InteractiveShell",

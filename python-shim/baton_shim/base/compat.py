@@ -207,7 +207,7 @@ OF_CELLS = (
         (
             *(f"{_TENSOR}._backward_hooks", f"{_TENSOR}._post_accumulate_grad_hooks"),
             *(f"{_TENSOR}._make_subclass", f"{_TENSOR}._neg_view"),
-            *(f"{_TENSOR}._indices", f"{_TENSOR}._values"),
+            *(f"{_TENSOR}._indices", f"{_TENSOR}._values", f"{_TENSOR}._version"),
         ),
     ),
     Part(

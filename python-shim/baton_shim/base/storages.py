@@ -1,6 +1,6 @@
 """The memory of a torch tensor.
 
-**Invariant:** imports no library.
+**Invariant:** never imports torch itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,21 @@ def untyped(storage: Any) -> Any:
 
 
 def held_in_place(storage: Any) -> Any:
-    """An array that holds the storage's memory. From now on it cannot be resized, as after `tensor.numpy()`."""
+    """An array over the storage's memory. The storage cannot be resized from then on, as after `tensor.numpy()`."""
     torch = sys.modules["torch"]
     with torch._C.DisableTorchFunction():
         return torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+
+
+def is_storage(owner: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(owner, torch.UntypedStorage)
+
+
+def without_tensor(user: Any) -> Any:
+    """The storage of a tensor, which may get another one later; any other object itself."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(user, torch.Tensor):
+        return user
+    with torch._C.DisableTorchFunction():
+        return storage_of(user)

@@ -77,7 +77,7 @@ class Deferred:
 
         `reached`: the objects of the message. `dying`: those that are dropped with it, so they cannot be deferred.
         """
-        # What views have left is in reach, or its memory was given back.
+        # A segment without users is either sent with this message or has been freed.
         self._before = {number for number in self._living() if self._segments.by_number[number].users}
         self._untouched = set()
         if budget is None:

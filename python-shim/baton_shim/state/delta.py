@@ -43,7 +43,7 @@ class Undo:
         self.segments: set[int] = set()
         """The segments whose bytes the message changed."""
         self._segments = segments
-        self._of_memory = of_memory
+        self.of_memory = of_memory
         self._memory: list[KeptMemory] = []
         self._names: list[tuple[dict[str, Any], str, Any]] = []
         self._patches: list[tuple[Kind, Callable[[], Any], Any]] = []
@@ -61,7 +61,7 @@ class Undo:
         self._received.append(number)
 
     def keep_memory(self, parts: Iterable[memory.Part], owner: Any) -> None:
-        if self._of_memory:
+        if self.of_memory:
             place = place_of(owner)
             self._memory += (
                 KeptMemory(part.address, memory.read(part.address, part.bytes), owner, place) for part in parts
@@ -199,6 +199,8 @@ def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segm
             continue
         if segment is None or segment.bytes != bytes_:
             raise TableBroken(f"Segment {number} of {bytes_} bytes is not known here")
+        if undo.of_memory and not segments.is_there(segment):  # the notebook has freed it since
+            continue
         owner = segments.owner(segment) if patches else None
         changed = _parts(patches, segment)
         undo.keep_memory(changed, owner)

@@ -1,12 +1,13 @@
-"""Memory that objects share only in part, such as that of `torch.from_numpy(a[:4])` and of `a`.
+"""Ranges of memory that overlap only partly, such as those of `torch.from_numpy(a[:4])` and `torch.from_numpy(a[2:])`.
 
 A segment is the whole memory of one owner, and its views share it. But a tensor shows only the part of an array that it
-was made of. So before a message is written, ranges of memory that overlap become one segment.
+was made of. So before a message is written, the ranges of its new views are compared: those that overlap become one
+segment. A known segment stays as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from baton_shim.state.segments import Segment, Segments
@@ -19,35 +20,14 @@ class Range(NamedTuple):
     high: int
 
 
-class United(NamedTuple):
-    """What `unite` did."""
-
-    added: list[Segment]
-    """New segments, perhaps without a view."""
-    former: list[Segment]
-    """Segments that are part of those now; their views are to be sent again."""
-
-
-def unite(ranges: Iterable[Range], segments: Segments, may_move: Callable[[Segment], bool]) -> United:
-    """Adds a segment for each group of ranges that overlap each other or known segments.
-
-    `may_move`: whether the views of a known segment can become views of another.
-    """
-    united = United([], [])
+def unite(ranges: Iterable[Range], segments: Segments) -> list[Segment]:
+    """Adds a segment for each group of ranges that overlap, unless a known segment contains all of them."""
+    added = []
     for group in groups(sorted(set(ranges))):
         low, high = group[0].low, max(one.high for one in group)
-        if segments.find(low, high - low) is not None:
-            continue
-        former: list[Segment] = []
-        while found := [one for one in segments.overlapping(low, high) if may_move(one)]:
-            low, high = min(low, found[0].address), max(high, *(one.address + one.bytes for one in found))
-            former += found
-            for one in found:
-                segments.hide(one)
-        if former or len(group) > 1:
-            united.added.append(segments.add(low, high - low))
-            united.former.extend(former)
-    return united
+        if len(group) > 1 and segments.find(low, high - low) is None:
+            added.append(segments.add(low, high - low))
+    return added
 
 
 def groups(ranges: Iterable[Range]) -> Iterator[list[Range]]:

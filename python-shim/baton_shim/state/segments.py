@@ -10,7 +10,7 @@ import bisect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from baton_shim.base.storages import held_in_place
+from baton_shim.base.storages import held_in_place, is_storage, without_tensor
 from baton_shim.state import memory
 from baton_shim.state.refusal import TableBroken
 
@@ -50,7 +50,7 @@ class Segment:
         return storage is not None and (storage.data_ptr() != self.address or storage.nbytes() < self.bytes)
 
     def keeps_memory(self) -> bool:
-        """Whether it holds its memory itself, so that this outlives the objects that use it."""
+        """Whether it holds its memory itself, so that the memory outlives the objects that use it."""
         return self.memory is not None or self.source is not None or self.storage is not None
 
 
@@ -58,7 +58,7 @@ class Segments:
     """All segments of one table, by number and by address."""
 
     def __init__(self, user_of: Callable[[Segment], Any]) -> None:
-        """`user_of` returns an object that keeps a segment's memory alive, or None if the memory was given back.
+        """`user_of` returns an object that keeps a segment's memory alive, or None if the memory has been freed.
 
         (A weak reference would break `resize`.)
         """
@@ -66,7 +66,7 @@ class Segments:
         self.by_number: dict[int, Segment] = {}
         self.next_number = 0
         self._starts: list[int] = []
-        self._by_start: dict[int, Segment] = {}
+        self._by_start: dict[int, list[Segment]] = {}  # the longest of them comes last
         self._by_device: dict[int, Segment] = {}
 
     def find(self, address: int, size: int) -> Segment | None:
@@ -76,25 +76,18 @@ class Segments:
         return segment
 
     def is_there(self, segment: Segment) -> bool:
-        """Whether its memory still belongs to it. A tensor or an array that is resized gives its memory back."""
+        """Whether its memory still belongs to it. A tensor or an array that is resized frees its memory."""
         if segment.keeps_memory():
             return not (segment.has_left_storage() or segment.has_left_device())
         return not segment.users or self._user_of(segment) is not None
 
     def _find_known(self, address: int, size: int) -> Segment | None:
-        segment = self._by_start.get(address)
-        if segment is None and (place := bisect.bisect_right(self._starts, address)):
-            segment = self._by_start[self._starts[place - 1]]
-        if segment is not None and address + size <= segment.address + segment.bytes:
-            return segment
+        segments = self._by_start.get(address)
+        if segments is None and (place := bisect.bisect_right(self._starts, address)):
+            segments = self._by_start[self._starts[place - 1]]
+        if segments and address + size <= segments[-1].address + segments[-1].bytes:
+            return segments[-1]
         return None
-
-    def overlapping(self, low: int, high: int) -> list[Segment]:
-        """The segments with a part of this range, by address."""
-        first = max(bisect.bisect_right(self._starts, low) - 1, 0)
-        starts = self._starts[first : bisect.bisect_left(self._starts, high)]
-        found = [self._by_start[start] for start in starts]
-        return [one for one in found if one.address + one.bytes > low and self.is_there(one)]
 
     def find_device(self, storage: Any) -> Segment | None:
         """The segment of a storage on a GPU."""
@@ -166,18 +159,18 @@ class Segments:
         if segment.source is not None:
             self.settle(segment, bytearray(segment.source))
             return segment.memory
-        storage, owner = segment.storage, self.owner(segment)
-        return memory.at_address(segment.address, segment.bytes, owner if storage is None else held_in_place(storage))
+        owner = self.owner(segment)
+        return memory.at_address(segment.address, segment.bytes, held_in_place(owner) if is_storage(owner) else owner)
 
     def owner(self, segment: Segment) -> Any:
-        """What keeps the segment's memory until it is resized."""
+        """The object that keeps the segment's memory alive, until that object is resized."""
         if not self.is_there(segment):
-            raise TableBroken(f"The memory of segment {segment.number} was given back while the other kernel used it")
+            raise TableBroken(f"The memory of segment {segment.number} was freed while the other kernel used it")
         if segment.source is not None:
             return self.buffer(segment)
         if segment.memory is not None:
             return segment.memory
-        return segment.storage if segment.storage is not None else self._user_of(segment)
+        return segment.storage if segment.storage is not None else without_tensor(self._user_of(segment))
 
     def settle_deferred(self) -> None:
         """Gives memory to small received segments that have not been used yet."""
@@ -197,11 +190,11 @@ class Segments:
         self._place(segment)
 
     def _place(self, segment: Segment) -> None:
-        other = self._by_start.get(segment.address)
-        if other is None:
+        segments = self._by_start.setdefault(segment.address, [])
+        if not segments:
             bisect.insort(self._starts, segment.address)
-        if other is None or other.bytes <= segment.bytes:
-            self._by_start[segment.address] = segment
+        if segment not in segments:
+            bisect.insort(segments, segment, key=lambda one: one.bytes)
 
     def put_back(self, known: Mapping[int, Segment], next_number: int) -> None:
         """Returns to these segments."""
@@ -219,9 +212,12 @@ class Segments:
 
     def hide(self, segment: Segment) -> None:
         """Stops finding it, because its memory no longer belongs to the segment."""
-        if self._by_start.get(segment.address) is segment:
-            del self._by_start[segment.address]
-            del self._starts[bisect.bisect_left(self._starts, segment.address)]
+        segments = self._by_start.get(segment.address, [])
+        if segment in segments:
+            segments.remove(segment)
+            if not segments:
+                del self._by_start[segment.address]
+                del self._starts[bisect.bisect_left(self._starts, segment.address)]
 
     def show(self, segments: Iterable[Segment]) -> None:
         for segment in segments:

@@ -32,7 +32,6 @@ from baton_shim.state.kinds.singletons import of_interpreter
 from baton_shim.state.kinds.tensors import with_graphs
 from baton_shim.state.message import Header, Snapshot, check_versions, find_class, is_plain, join, split, versions
 from baton_shim.state.numbering import Numbering
-from baton_shim.state.overlap import United
 from baton_shim.state.paths import path_to
 from baton_shim.state.rebuilding import StandIns, read_what_can_be
 from baton_shim.state.refusal import (
@@ -192,8 +191,7 @@ class Table:
         reach = self._reach(sending)
         replaced, last = find_replaced(walker, reach)
         hidden = self._views.hide(replaced) if replaced else []
-        united = self._unite(reach, sending)
-        hidden += united.former
+        united = self._views.unite(reach.views)
         named = self._bindings.names_of(replaced) if home else {}  # they still refer to the old objects there
         rebound = {
             name: obj
@@ -239,7 +237,7 @@ class Table:
         self._foreign.extend(bytes(len(written.fresh)))
         self._views.note_used()
         self._views.find_moved(reach.changed)
-        self._segments.drop(one.number for one in united.added if not one.users)
+        self._segments.drop(one.number for one in united if not one.users)
         reach.marked.update(range(header.count_before, header.count_after))
         self._given = reach.marked
         walker.remember((*reach.changed, *range(header.count_before, header.count_after)), reach.as_leaves)
@@ -274,16 +272,6 @@ class Table:
             besides = [*self._bindings.former([*sending.roots, *sending.gone]), *walker.with_new_gradients()]
         dying = (numbering.objects[number] for number in sending.dying)
         return walker.reach([*sending.roots.values(), *sending.extra_values, *besides, *dying], sending.given)
-
-    def _unite(self, reach: Reach, sending: Sending) -> United:
-        """Before a message is written: what shares memory only in part becomes views of one segment."""
-        segment_of = self._views.segment_of
-        fixed = {segment_of[number] for number in sending.given if number in segment_of}
-        united = self._views.unite(reach.views, fixed | self.deferred.numbers if sending.home else fixed)
-        for number in sorted(number for segment in united.former for number in segment.users):
-            if number not in reach.states:
-                self._walker.include(number, reach)
-        return united
 
     def may_differ(self, names: Iterable[str]) -> None:
         """The other end may bind these names to other objects and not report it: the next message binds them again."""

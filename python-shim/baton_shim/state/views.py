@@ -13,7 +13,7 @@ from typing import Any
 from baton_shim.state.kinds import Here, Kinds
 from baton_shim.state.message import SegmentView
 from baton_shim.state.numbering import Numbering
-from baton_shim.state.overlap import Range, United, unite
+from baton_shim.state.overlap import Range, unite
 from baton_shim.state.scanner import look
 from baton_shim.state.segments import Segment
 
@@ -29,7 +29,7 @@ class Views:
         self._dropped: list[int] = []  # segments that the other end does not know to be dropped
 
     def user_of(self, segment: Segment) -> Any:
-        """An object that keeps the segment's memory alive; None if its users have other memory now."""
+        """An object that keeps the segment's memory alive; None if all of its users have other memory now."""
         users: Iterable[Any] = map(self._numbering.objects.__getitem__, segment.users)
         if not segment.users:
             users = (obj for obj, number in self._here.used if number == segment.number)
@@ -63,19 +63,17 @@ class Views:
             self._segments.hide(segment)
         return hidden
 
-    def unite(self, views: Iterable[Any], fixed: Set[int]) -> United:
-        """Makes one segment of memory that these objects, or they and known ones, share only in part.
+    def unite(self, views: Iterable[Any]) -> list[Segment]:
+        """Adds segments for memory of these objects that overlaps only partly. Perhaps none uses such a segment."""
 
-        `fixed`: the segments that stay as they are. Only tensors can be made views of other memory.
-        """
-        kinds, objects = self._kinds, self._numbering.objects
+        def memory(obj: Any) -> tuple[int, int] | None:
+            try:
+                return self._kinds.of(obj).memory(obj)
+            except Exception:  # the pickler will get the same error, and write a stand-in
+                return None
 
-        def may_move(segment: Segment) -> bool:
-            only_tensors = all(kinds.of(objects[user]) is kinds.tensor for user in segment.users)
-            return only_tensors and segment.device is None and segment.number not in fixed
-
-        ranges = (memory for obj in views if (memory := kinds.of(obj).memory(obj)) is not None)
-        return unite(starmap(Range, ranges), self._segments, may_move)
+        ranges = (found for obj in views if (found := memory(obj)) is not None)
+        return unite(starmap(Range, ranges), self._segments)
 
     def _move_to(self, number: int, segment: int) -> None:
         before = self.segment_of.get(number)
@@ -92,12 +90,12 @@ class Views:
             self._left.add(segment.number)
 
     def just_left(self) -> list[Segment]:
-        """Segments that their last view has left within this message, and whose memory is still there.
+        """Segments that a view has left within this message, and whose memory is still there.
 
-        The view may have written to it before, which views show that were not sent.
+        The view may have written to it before, and views that were not sent still show it.
         """
         left = [self._segments.by_number[number] for number in self._left & self._segments.by_number.keys()]
-        return [one for one in left if not one.users and one.keeps_memory() and self._segments.is_there(one)]
+        return [one for one in left if one.keeps_memory() and self._segments.is_there(one)]
 
     def drop_unused(self) -> None:
         """Drops segments that their last view has left."""

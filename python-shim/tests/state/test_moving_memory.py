@@ -95,9 +95,8 @@ def test_what_lies_behind_a_shortened_array_is_not_taken_for_a_view_of_it(pair: 
 
 
 OVERLAPS = {
-    "two parts at once": ["t.mul_(2)", "u.add_(1)", "t.add_(u[0, 0].item())"],
-    "one after the other": [("t", "t.mul_(2)"), ("u", "u.add_(1)"), ("t", "t.add_(1)"), ("u", "u.mul_(2)")],
-    "the whole later": [("tu", "t.mul_(2)"), ("a", "a += 1"), ("tu", "u.mul_(3)"), ("a", "a -= 2")],
+    "two parts": ["t.mul_(2)", "u.add_(1)", "t.add_(u[0, 0].item())"],
+    "two parts, then the whole": [("tu", "t.mul_(2); u.add_(1)"), ("tu", "u.mul_(3)"), ("atu", "a -= 2; t.add_(1)")],
     "the whole, then parts": [("a", "a += 1"), ("tu", "u.mul_(3); t.add_(1)"), ("a", "a -= 2")],
     "a part of a part": ["v = torch.from_numpy(a[3:5])", "v.mul_(2)", "t.add_(v[0, 0].item())", "u.add_(1)"],
     "a part that only its session knows": ["v = torch.from_numpy(u.numpy()[1:]); del u", "v.add_(1)", "t.mul_(2)"],
@@ -127,14 +126,64 @@ a = np.arange(6. * {size}).reshape(6, {size}); t = torch.from_numpy(a[:4]); u = 
             assert pair.namespace[name].tolist() == control[name].tolist(), (step, name)
 
 
-def test_memory_that_is_shared_in_part_although_a_message_was_lost(pair: Pair) -> None:
+@pytest.mark.parametrize("size", [9, 9000])
+def test_a_tensor_keeps_memory_that_another_has_left(pair: Pair, size: int) -> None:
+    pair.local(
+        f"import numpy as np, torch; a = np.arange({size}.); t = torch.from_numpy(a[:6]); u = torch.from_numpy(a[2:8]); del a"
+    )
+    assert pair.remote("u.data = t.data", "t", "u", "torch") == {"error": None}
+    assert pair.remote("t.data = torch.zeros(2)", "t", "u", "torch") == {"error": None}
+    assert pair.remote("pass", "torch") == {"error": None}
+    pair.local(f"others = [np.full({size}, -1.) for _ in range(100)]")
+    assert pair.namespace["u"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_longer_array_at_the_same_place_does_not_hide_a_tensor_for_good(pair: Pair) -> None:
+    """A refused message adds it, and takes it back."""
     pair.local("import numpy as np, torch; a = np.arange(6.); t = torch.from_numpy(a[:4])")
-    assert pair.remote("t += 1", "t") == {"error": None}
-    pair.unsent("a", "t")
-    assert pair.remote("t += 1", "t") == {"error": None}
+    assert pair.remote("pass", "t") == {"error": None}
+    pair.local("class Never:\n    def __reduce__(self): raise ValueError('never')\nnever = Never()")
+    with pytest.raises(Refused):
+        pair.remote("pass", "a", "never")
+    pair.local("square = t.view(2, 2)")
+    assert pair.remote("t += 1", "t", "square") == {"error": None}
+    assert pair.remote("square += 1", "t", "square") == {"error": None}
     assert pair.namespace["a"].tolist() == [2, 3, 4, 5, 4, 5]
-    assert pair.remote("a += 1", "a") == {"error": None}
-    assert pair.namespace["t"].tolist() == [3, 4, 5, 6]
+
+
+def test_an_undo_with_tensors_of_parts_of_an_array(pair: Pair) -> None:
+    pair.local("import numpy as np, torch; a = np.arange(900_000.); t = torch.from_numpy(a[:600_000])")
+    pair.local("u = torch.from_numpy(a[200_000:]); del a")
+    assert pair.remote("t += 1", "t", "u", "torch") == {"error": None}
+    pair.local("t.data = torch.zeros(1); u.data = torch.zeros(1)")
+    undo = pair.table.last_undo
+    assert undo is not None
+    undo.take_back()
+
+
+def test_a_write_is_seen_through_an_array_that_the_session_does_not_have(pair: Pair) -> None:
+    """Another tensor there still uses the memory, and no name leads to it."""
+    pair.local("import numpy as np, torch; a = np.arange(12.); t = torch.from_numpy(a[2:8])")
+    assert pair.remote("u = t[2:]", "t", "torch") == {"error": None}
+    assert pair.remote("del t", "t") == {"error": None}
+    assert pair.remote("u += 3; u.data = torch.ones(7)", "u", "torch") == {"error": None}
+    assert pair.namespace["a"].tolist() == [0, 1, 2, 3, 7, 8, 9, 10, 8, 9, 10, 11]
+
+
+def test_a_tensor_in_the_middle_of_a_number_of_another(pair: Pair) -> None:
+    """The content of a file with a header of four bytes."""
+    pair.local("import numpy as np, torch; raw = np.zeros(24, 'u1'); body = raw[4:20].view('f8'); body[:] = 1.5, 2.5")
+    pair.local("head = torch.from_numpy(raw[:8]); t = torch.from_numpy(body)")
+    assert pair.remote("seen = t.tolist(); t += 1", "head", "t") == {"error": None}
+    assert (pair.namespace["seen"], pair.namespace["t"].tolist()) == ([1.5, 2.5], [2.5, 3.5])
+
+
+def test_results_arrive_although_the_notebook_has_freed_some_memory(pair: Pair) -> None:
+    pair.local("import torch; a = torch.ones(100)")
+    assert pair.remote("pass", "a") == {"error": None}
+    pair.local("a.resize_(100_000).fill_(2)")
+    assert pair.remote("globals()['a'][:] = 5; result = 1") == {"error": None}
+    assert (pair.namespace["result"], pair.namespace["a"].sum().item()) == (1, 200_000)
 
 
 def test_memory_that_a_storage_has_left_is_not_taken_for_it() -> None:

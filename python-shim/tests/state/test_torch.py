@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Iterator
 from typing import Any
@@ -406,6 +407,29 @@ def test_a_computed_tensor_whose_gradient_the_other_kernel_wants(pair: Pair) -> 
     assert pair.namespace["row"].tolist() == [2, 2, 2]
     with pytest.raises(StandInError):
         pair.local("row.sum().backward()")
+
+
+UNUSUAL = {
+    "within a transformation": "torch.func.jacrev(lambda v: (x.append(v), v**2)[1])(torch.ones(3))",
+    "zeros without memory": "x.append(torch._efficientzerotensor(3))",
+    "compressed rows that learn": "x.append(torch.eye(3).to_sparse_csr().requires_grad_()); (x[0] @ torch.ones(3, 1)).sum().backward()",
+    "compressed rows": "x.append(torch.eye(3).to_sparse_csr().requires_grad_())",
+    "a nested tensor": "x.append(torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged))",
+    "a nested tensor that learns": "x.append(torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged, requires_grad=True)); x[0].sum().backward()",
+}
+
+
+@pytest.mark.parametrize("case", UNUSUAL)
+@pytest.mark.parametrize("here", [True, False], ids=["of the notebook", "of a cell"])
+def test_unusual_tensors_fail_no_message(pair: Pair, case: str, here: bool) -> None:
+    """They arrive, or a stand-in says why not."""
+    pair.local(f"import torch; x = []; {UNUSUAL[case] if here else ''}")
+    made = "None" if here else UNUSUAL[case]
+    assert pair.remote(f"{made}; result = 1", "x", "torch") == {"error": None}
+    assert pair.remote("result += len(x)", "x", "torch", "result") == {"error": None}
+    assert (pair.namespace["result"], len(pair.namespace["x"])) == (2, 1)
+    with contextlib.suppress(StandInError):
+        assert pair.namespace["x"][0].size() is not None
 
 
 def test_hooks_that_take_each_gradient(pair: Pair) -> None:

@@ -187,7 +187,7 @@ class ArrayKind(Kind):
         return not obj.flags.c_contiguous or (dtype.hasobject and dtype != old_dtype)
 
     def holds_for_good(self, obj: Any, old: State, identities: set[int]) -> bool:
-        base = obj.base  # a resized one no longer contains its views
+        base = obj.base  # after a resize, it no longer contains this view
         return id(base) in identities and isinstance(base, numpy().ndarray) and contains(base, obj)
 
     def memory(self, obj: Any) -> tuple[int, int] | None:
@@ -298,7 +298,7 @@ def contains(base: Any, view: Any) -> bool:
 
 @contextlib.contextmanager
 def unlocked(array: Any) -> Iterator[None]:
-    """Makes an array writeable for a moment, and first what it is a view of, on which that depends."""
+    """Makes an array writeable for a moment, starting with what it is a view of, because numpy checks that."""
     locked = []
     while isinstance(array, numpy().ndarray):
         if not array.flags.writeable:
@@ -316,7 +316,8 @@ def unlocked(array: Any) -> Iterator[None]:
 def set_writeable(array: Any, writeable: bool) -> None:
     if array.flags.writeable == writeable:
         return
-    with unlocked(array.base) if writeable else contextlib.nullcontext():
+    # numpy cannot tell whether memory of a tensor may be written to.
+    with contextlib.suppress(ValueError), unlocked(array.base) if writeable else contextlib.nullcontext():
         array.flags.writeable = writeable
 
 

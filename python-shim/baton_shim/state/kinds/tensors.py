@@ -30,7 +30,7 @@ Flags = tuple[Any, bool, bool, bool, bool]
 
 
 _CAPSULES = ("_sym_sizes_capsule", "_sym_strides_capsule")
-"""How such attributes of a tensor begin that are addresses in C."""
+"""Prefixes of attributes in which torch keeps pointers, to find the sizes of some tensors faster."""
 
 
 def torch() -> Any:
@@ -112,6 +112,7 @@ class TensorKind(Kind):
     def reduce(self, obj: Any) -> Any:
         new, set_state, new_of_values, complete = self._anchors
         if not self.plain(obj):
+            drop_capsules(obj)
             graph = self._graph(obj)
             # torch's own pickling would drop a graph, and that a sparse tensor requires gradients.
             if not isinstance(graph, Graph) and not (graph and type(obj) is torch().Tensor):
@@ -129,7 +130,7 @@ class TensorKind(Kind):
         elif storage.nbytes():
             low, size = storage.data_ptr(), storage.nbytes()
             segment = segments.find(low, size)
-            if segment is None:
+            if segment is None or (low - segment.address) % obj.element_size():
                 segment = segments.add(low, size)
             if segment.storage is None and (segment.address, segment.bytes) == (low, size):
                 segment.storage = storage
@@ -234,7 +235,7 @@ class TensorKind(Kind):
     @bare
     def set_state(self, tensor: Any, state: tuple[Any, ...]) -> None:
         graph, gradient, attributes, hooks, slots, gpu = state
-        if not has_invalid_graph(tensor):  # otherwise torch raises an error for anything about gradients
+        if not has_invalid_graph(tensor):  # otherwise torch raises an error for any access to gradients
             self._set_gradient(tensor, graph, gradient, hooks)
         tensor.__dict__.clear()
         tensor.__dict__.update(attributes)
@@ -338,14 +339,19 @@ def update_compressed(obj: Any, data: Any) -> None:
 
 
 def set_gradient(tensor: Any, gradient: Any) -> None:
-    """Also a gradient of another size or type, which it has after `tensor.data = …` or within `model.double()`."""
+    """Also if its size or type differs from the tensor's, as after `tensor.data = …` or within `model.double()`."""
     try:
         tensor.grad = gradient
     except RuntimeError:  # torch compares them only when a gradient is assigned
-        data = tensor.data
-        tensor.data = torch().empty(gradient.size(), dtype=gradient.dtype, device=gradient.device)
-        tensor.grad = gradient
-        tensor.data = data
+        data, tensor.grad = tensor.data, None
+        form = {"dtype": gradient.dtype, "device": gradient.device, "layout": tensor.layout}
+        try:
+            tensor.data = torch().empty(gradient.size(), **form)
+            tensor.grad = gradient
+        except RuntimeError:  # a dense one of a tensor of compressed rows, which only autograd itself can assign
+            pass
+        finally:
+            tensor.data = data
 
 
 def is_same_view(left: Any, right: Any) -> bool:
@@ -360,7 +366,7 @@ def view_of(tensor: Any) -> tuple[Any, ...]:
 
 
 def check_extent(tensor: Any, storage: Any) -> None:
-    """Raises TypeError for a tensor that ends behind its storage. `resize_` leaves it like that when it fails."""
+    """Raises TypeError for a tensor that extends beyond its storage. `resize_` leaves it like that when it fails."""
     item_bytes, first, count = tensor.element_size(), tensor.storage_offset(), tensor.numel()
     if (first + count) * item_bytes <= storage.nbytes() or not count:
         return
@@ -396,8 +402,14 @@ def type_of(name: Any) -> Any:
 
 
 def attributes_of(obj: Any) -> tuple[tuple[str, Any], ...]:
-    """Without the label, which represents the device, and what torch keeps there to find sizes faster."""
+    """Without the label, which represents the device, and without pointers."""
     return tuple(pair for pair in obj.__dict__.items() if pair[0] != LABEL and not pair[0].startswith(_CAPSULES))
+
+
+def drop_capsules(tensor: Any) -> None:
+    """Drops pointers that torch's own pickling would include. torch computes them again."""
+    for name in [name for name in tensor.__dict__ if name.startswith(_CAPSULES)]:
+        del tensor.__dict__[name]
 
 
 def version_of(tensor: Any) -> int | None:
