@@ -175,8 +175,9 @@ class Call:
         elif message.name == "input_wanted":
             value = self.home.ask(body["prompt"], body["password"], interrupts)
             if value is None:
-                self.cancel()
-            self.home.link.send("input", call=self.number, value=value)
+                self.cancel()  # its signal ends the question; with an answer, it could strike later
+            else:
+                self.home.link.send("input", call=self.number, value=value)
 
     def _state_wanted(self) -> None:
         """No session holds what the table refers to, so everything is sent again in a new table."""
