@@ -14,6 +14,12 @@ def storage_of(tensor: Any) -> Any:
     return tensor.untyped_storage()
 
 
+def range_of(storage: Any) -> tuple[int, int]:
+    """Where its memory begins and ends."""
+    low = storage.data_ptr()
+    return low, low + storage.nbytes()
+
+
 def untyped(storage: Any) -> Any:
     """The untyped storage beneath a typed one."""
     return getattr(storage, "_untyped_storage", storage)

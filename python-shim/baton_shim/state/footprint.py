@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from baton_shim.base.storages import storage_of
+from baton_shim.base.storages import range_of, storage_of
 from baton_shim.state.kinds.arrays import bounds, owner_of
 from baton_shim.state.kinds.graphs import node_of
 from baton_shim.state.kinds.tensors import bare
@@ -126,11 +126,10 @@ def _add(obj: Any, made: Footprint, kinds: Kinds) -> None:
 @bare
 def _memory_of(tensor: Any) -> list[tuple[int, int]]:
     try:
-        storage = storage_of(tensor)
-        begin, size = storage.data_ptr(), storage.nbytes()
+        begin, end = range_of(storage_of(tensor))
     except (RuntimeError, NotImplementedError):  # a layout without storage
         return []
-    return [(begin, begin + size)] if size else []
+    return [(begin, end)] if begin < end else []
 
 
 @bare

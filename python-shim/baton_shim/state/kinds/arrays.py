@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from baton_shim.base.storages import storage_of
+from baton_shim.base.storages import range_of, storage_of
 from baton_shim.state import memory
 from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.kinds.leaves import LEAF_ELEMENTS, all_plain, pickled
@@ -365,8 +365,7 @@ def memory_of_owner(owner: Any) -> tuple[int, int]:
     base = owner.base
     if torch is not None and base is not None and isinstance(base, torch.Tensor):
         with torch._C.DisableTorchFunction():
-            storage = storage_of(base)
-            return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+            return range_of(storage_of(base))
     return bounds(owner)
 
 

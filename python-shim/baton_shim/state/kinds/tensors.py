@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from baton_shim.base.storages import storage_of
+from baton_shim.base.storages import range_of, storage_of
 from baton_shim.state import memory
 from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.kinds.graphs import Graph, graph_of, has_invalid_graph, is_computed, node_of, set_graph
@@ -191,16 +191,14 @@ class TensorKind(Kind):
     def memory(self, obj: Any) -> tuple[int, int] | None:
         if not self.plain(obj) or obj.device.type != "cpu":
             return None
-        storage = storage_of(obj)
-        low, size = storage.data_ptr(), storage.nbytes()
-        return (low, low + size) if size else None
+        low, high = range_of(storage_of(obj))
+        return (low, high) if low < high else None
 
     @bare
     def is_view_of(self, obj: Any, segment: Segment) -> bool:
         if not self.plain(obj):
             return False
-        storage = storage_of(obj)
-        low, high = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+        low, high = range_of(storage_of(obj))
         return bool(segment.address <= low and high <= segment.address + segment.bytes)
 
     @bare
