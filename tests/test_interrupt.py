@@ -16,7 +16,7 @@ from end_to_end.service import run_binary, stopped
 
 SAFE = "Your variables are as they were before the cell"
 
-CATCHES_INTERRUPTS = """\
+CATCHES_INTERRUPTS_UNTIL = """\
 import os, time
 while not os.path.exists({0!r}):
     try:
@@ -115,7 +115,7 @@ def test_a_cell_that_does_not_stop_is_left_by_the_second_press(
     service.start_worker(BATON_WORKER_CANCEL_GRACE="75s")  # a shorter one would let the first press end it, too
     kernel, go = service.kernel(new_kernel), service.place.signs / "go"
     kernel.run("kept = 1").ok()
-    cell = kernel.begin(f"%%gpu\nkept = 2\n{CATCHES_INTERRUPTS.format(str(go))}")
+    cell = kernel.begin(f"%%gpu\nkept = 2\n{CATCHES_INTERRUPTS_UNTIL.format(str(go))}")
     cell.wait_for_text("runs")
     kernel.interrupt()
     cell.wait_for_text("goes on")

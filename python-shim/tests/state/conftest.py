@@ -34,3 +34,10 @@ settings.load_profile("baton")
 def pair() -> Iterator[Pair]:
     with Pair() as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Pair]:
+    """One pair for all tests of a file, because PyTorch takes seconds to import. They begin with `start_anew`."""
+    with Pair() as made:
+        yield made

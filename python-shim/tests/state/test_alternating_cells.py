@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from harness import Pair
 
@@ -80,12 +78,6 @@ CASES: dict[str, tuple[str, tuple[str, ...], str]] = {
         "getattr(p, 'note', 0), vars(A)['n'].__doc__, vars(A)['s'].n, type(p).__name__, getattr(A, 'k', None)",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Pair]:
-    with Pair() as made:
-        yield made
 
 
 @pytest.mark.parametrize("session_first", [True, False])

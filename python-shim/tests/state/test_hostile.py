@@ -62,12 +62,6 @@ OTHERS |= {
 }
 
 
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Pair]:
-    with Pair() as made:
-        yield made
-
-
 def classes() -> dict[str, str]:
     made = dict(OTHERS)
     for method in METHODS:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import pytest
 from harness import Pair
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -32,12 +31,6 @@ FINDERS: tuple[Callable[[re.Pattern[str], str, int, int], Any], ...] = (
     lambda *asked: next(iter([*re.Pattern.finditer(*asked)][-1:]), None),
     lambda pattern, string, start, end: pattern.scanner(string, start, end).match(),
 )
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Pair]:
-    with Pair() as made:
-        yield made
 
 
 @settings(max_examples=80)

@@ -15,12 +15,6 @@ from baton_shim.state.segments import Segments
 from harness import Pair
 
 
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Pair]:
-    with Pair() as pair:
-        yield pair
-
-
 @pytest.fixture
 def pair(processes: Pair) -> Iterator[Pair]:
     processes.start_anew()

@@ -11,7 +11,6 @@ import gc
 import random
 import types
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -173,12 +172,6 @@ steps = st.lists(
     min_size=1,
     max_size=8,
 )
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Pair]:
-    with Pair() as made:
-        yield made
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -11,7 +11,6 @@ from array import array
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from baton_shim.state.memory import address_of
 from drawing import Drawing
 from harness import Pair
@@ -158,12 +157,6 @@ histories = st.lists(
     min_size=5,
     max_size=40,
 )
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Pair]:
-    with Pair() as made:
-        yield made
 
 
 @given(histories)

@@ -6,10 +6,8 @@ session after each cell. No message may fail, whatever torch allows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from harness import Pair
 from hypothesis import given
 from hypothesis import strategies as st
@@ -150,12 +148,6 @@ histories = st.lists(
     min_size=5,
     max_size=40,
 )
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Pair]:
-    with Pair() as made:
-        yield made
 
 
 @given(histories, st.booleans())

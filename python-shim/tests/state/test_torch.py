@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -107,13 +106,6 @@ CASES: dict[str, tuple[str, str, str]] = {
         "(x.weight.tolist(), len(list(x.parameters())))",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Pair]:
-    """PyTorch takes seconds to import, so one session process serves all tests here."""
-    with Pair() as pair:
-        yield pair
 
 
 @pytest.fixture

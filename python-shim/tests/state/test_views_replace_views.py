@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import re
 import warnings
-from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -87,12 +86,6 @@ def attempt(statement):
     except (AttributeError, TypeError, ValueError, RuntimeError, IndexError, KeyError, NameError, NotImplementedError) as error:
         return type(error).__name__
 """
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Pair]:
-    with Pair() as made:
-        yield made
 
 
 def missing(library: str) -> list[str]:
