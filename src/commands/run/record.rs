@@ -214,14 +214,20 @@ impl RunFolder {
         }
     }
 
-    /// Asks the process that keeps the variables of this run to resume it.
-    pub(super) fn request(&self) -> anyhow::Result<()> {
-        fs::write(self.0.join(REQUEST), []).context("Failed to ask the run to continue")
+    /// Asks the process that keeps the variables of this job to resume it.
+    pub(super) fn request(&self, job: JobId) -> anyhow::Result<()> {
+        fs::write(self.request_file(job), []).context("Failed to ask the run to continue")
     }
 
-    /// Whether a resumption was requested. Each request is returned once.
-    pub(super) fn take_request(&self) -> bool {
-        fs::remove_file(self.0.join(REQUEST)).is_ok()
+    /// Whether a resumption of this job was requested. Each request is returned once.
+    pub(super) fn take_request(&self, job: JobId) -> bool {
+        fs::remove_file(self.request_file(job)).is_ok()
+    }
+
+    /// It names the job: if two people request the same, the second request may come after the run
+    /// has continued as another job, and must not repeat that one when it fails.
+    fn request_file(&self, job: JobId) -> PathBuf {
+        self.0.join(format!("{REQUEST}-{job}"))
     }
 
     /// Completes when somebody has cancelled the run.
@@ -358,5 +364,25 @@ pub(super) fn forget_old(state_folder: &Path) {
         if age.is_some_and(|age| age > KEPT) && !is_locked(&folder.join(LOG)).unwrap_or(false) {
             let _ = fs::remove_dir_all(&folder);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_request_that_comes_second_resumes_no_later_job() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = RunFolder(place.path().to_owned());
+        let (job, next) = (JobId::random(), JobId::random());
+        folder.request(job).unwrap();
+        assert!(folder.take_request(job));
+        folder.request(job).unwrap();
+        assert!(!folder.take_request(next));
+        folder.request(next).unwrap();
+        assert!(folder.take_request(next));
     }
 }

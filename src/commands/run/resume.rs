@@ -67,7 +67,7 @@ pub(super) async fn run(
         };
         let until = Timestamp::now().checked_add(run.request.keep)?;
         run.folder.end(&ended, Some(Kept { until, cell }))?;
-        if !is_asked(run.folder, until, &mut interrupts).await {
+        if !is_asked(run, until, &mut interrupts).await {
             break ended;
         }
         let job = OneJob {
@@ -90,13 +90,9 @@ pub(super) async fn run(
     Ok(ended)
 }
 
-async fn is_asked(
-    folder: &RunFolder,
-    until: Timestamp,
-    interrupts: &mut mpsc::Receiver<()>,
-) -> bool {
+async fn is_asked(run: Run<'_>, until: Timestamp, interrupts: &mut mpsc::Receiver<()>) -> bool {
     loop {
-        if folder.take_request() {
+        if run.folder.take_request(run.job.id) {
             return true;
         }
         if Timestamp::now() > until {
@@ -239,14 +235,14 @@ fn find(state_folder: &Path, run: &str) -> anyhow::Result<RunFolder> {
 
 /// Returns whether the run's process resumes it.
 fn ask(folder: &RunFolder, job: JobId) -> anyhow::Result<bool> {
-    folder.request()?;
+    folder.request(job)?;
     loop {
         if folder.read()?.job != job {
             return Ok(true);
         }
         if !folder.is_running().context("Failed to check the run")? {
             // It has ended, perhaps just before the request.
-            let _ = folder.take_request();
+            let _ = folder.take_request(job);
             return Ok(folder.read()?.job != job);
         }
         sleep(LOOK);
