@@ -26,6 +26,7 @@ mod managed_pool;
 mod managed_worker;
 mod offers;
 mod pool_loop;
+mod removed;
 mod runner;
 mod settings;
 mod template;

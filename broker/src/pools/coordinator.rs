@@ -66,8 +66,11 @@ impl Coordinator {
         }
     }
 
-    /// Runs until it is dropped.
+    /// Runs until it is dropped. Without pools, there is nothing to do.
     pub(super) async fn run(mut self) {
+        if self.links.is_empty() {
+            return;
+        }
         for link in &mut self.links {
             // Pools live as long as the coordinator.
             drop(link.reports.wait_for(Option::is_some).await);

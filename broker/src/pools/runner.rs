@@ -4,6 +4,7 @@ use super::{
     coordinator::{Coordinator, Link},
     lessons::Lessons,
     pool_loop::{self, Common, Seat},
+    removed,
 };
 use crate::engine::{Event, Leadership};
 use futures_util::future::join_all;
@@ -23,7 +24,7 @@ pub(crate) async fn run(mut runner: Runner) {
     let mut leadership = runner.leadership.clone();
     let is_leader = |leadership: &Leadership| *leadership == Leadership::Leader;
     // The sender lives as long as the broker, so the loop ends only when the broker is ending.
-    while !runner.seats.is_empty() && leadership.wait_for(is_leader).await.is_ok() {
+    while leadership.wait_for(is_leader).await.is_ok() {
         tokio::select! {
             _ = leadership.changed() => {}
             () = runner.run_as_leader() => {}
@@ -34,6 +35,8 @@ pub(crate) async fn run(mut runner: Runner) {
 
 impl Runner {
     async fn run_as_leader(&mut self) {
+        let names = self.seats.iter().map(|seat| seat.settings.name.clone());
+        let of_others = removed::run(names.collect(), &self.common.store);
         let (mut links, mut loops) = (Vec::new(), Vec::new());
         for seat in &mut self.seats {
             let (reports, reported) = watch::channel(None);
@@ -51,6 +54,6 @@ impl Runner {
             self.inbox.clone(),
             self.lessons.clone(),
         );
-        tokio::join!(coordinator.run(), join_all(loops));
+        tokio::join!(coordinator.run(), join_all(loops), of_others);
     }
 }

@@ -57,11 +57,24 @@ impl Pools<'_> {
     pub async fn all(self) -> Result<(Vec<PoolRow>, Vec<PoolWorkerRow>), StoreError> {
         let pools = sql("SELECT name, failures, words, offer, slots FROM pools");
         let workers = sql(
-            "SELECT name, pool, token_hash, kept, job, submitted_ms, connected_ms, ended_ms FROM pool_workers
-             ORDER BY submitted_ms, name",
+            "SELECT name, pool, token_hash, kept, job, submitted_ms, connected_ms, ended_ms
+             FROM pool_workers ORDER BY submitted_ms, name",
         );
         let pools = self.0.list(pools, pool).await?;
         Ok((pools, self.0.list(workers, worker).await?))
+    }
+
+    /// The workers that have not ended, but have never connected or were gone before this time.
+    pub async fn absent(self, gone_before_ms: i64) -> Result<Vec<PoolWorkerRow>, StoreError> {
+        let workers = sql(
+            "SELECT name, pool, token_hash, kept, job, submitted_ms, connected_ms, ended_ms
+             FROM pool_workers WHERE ended_ms IS NULL AND NOT EXISTS (
+                 SELECT 1 FROM workers
+                 WHERE workers.name = pool_workers.name AND (gone_ms IS NULL OR gone_ms >= ?)
+             ) ORDER BY submitted_ms, name",
+        )
+        .bind(gone_before_ms);
+        self.0.list(workers, worker).await
     }
 
     /// The name of the worker with this token, unless it has ended.

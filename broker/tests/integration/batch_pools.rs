@@ -9,8 +9,11 @@ use crate::{
 };
 use baton_broker::{Person, Role};
 use baton_postgres_tests::{Disk, Server};
-use baton_protocol::api::{Page, Pool};
-use baton_transport::Api;
+use baton_protocol::{
+    api::{Page, Pool},
+    worker::{FromWorker, ToWorker},
+};
+use baton_transport::{Api, LinkError, connect};
 use std::{fs, io::ErrorKind, path::Path, time::Duration};
 use tempfile::TempDir;
 use tokio::net::unix::pipe;
@@ -96,10 +99,13 @@ async fn killed(command: &pipe::Sender) {
     .await;
 }
 
-async fn worker(broker: &Broker, name: &str) -> FakeWorker {
+fn token_of(broker: &Broker, name: &str) -> String {
     let file = broker.folder.path().join(format!("pools/{name}.token"));
-    let token = fs::read_to_string(file).unwrap();
-    FakeWorker::new(&broker.dial_as(&token)).await
+    fs::read_to_string(file).unwrap()
+}
+
+async fn worker(broker: &Broker, name: &str) -> FakeWorker {
+    FakeWorker::new(&broker.dial_as(&token_of(broker, name))).await
 }
 
 fn submitted(jobs: &Path) -> usize {
@@ -231,4 +237,35 @@ async fn a_job_whose_id_was_not_read_is_found_once_the_batch_system_answers() {
     assert_eq!(submitted(jobs.path()), 1);
     broker.stop().await;
     drop(held);
+}
+
+#[tokio::test]
+async fn without_its_pool_a_waiting_job_cannot_join_and_a_connected_worker_continues() {
+    let jobs = jobs();
+    let broker = Broker::start_with(rules(&[pool("slow", 2, jobs.path())])).await;
+    let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
+    let mut ben = FakeProxy::new(&broker.dial_as("ben")).await;
+    ada.submit().await;
+    ben.submit().await;
+    let [connects, waits] = &jobs_of(&broker, "slow", 2).await[..] else {
+        panic!("two jobs");
+    };
+    let tokens = [connects, waits].map(|name| token_of(&broker, name));
+    drop(worker(&broker, connects).await);
+
+    let folder = broker.stop().await;
+    let broker = Broker::start_in(folder, rules(&[])).await;
+    let [connected, waiting] = tokens.map(|token| broker.dial_as(&token));
+    within("a refusal", async {
+        loop {
+            match connect::<ToWorker, FromWorker>(&waiting, "/v1/worker").await {
+                Err(LinkError::Unauthorized { .. }) => return,
+                Err(error) => panic!("{error}"),
+                Ok(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    })
+    .await;
+    FakeWorker::new(&connected).await;
+    broker.stop().await;
 }
