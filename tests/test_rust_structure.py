@@ -25,7 +25,7 @@ LAYERS = (
     "broker-store jupyter-wire mirror",
     "broker gpu-worker kernel-proxy runner",
 )
-TESTING = {"baton-gpu-tests", "baton-load", "baton-object-store-tests", "baton-postgres-tests"}
+TESTING = {"baton-gpu-tests", "baton-load", "baton-object-store-tests", "baton-port-tests", "baton-postgres-tests"}
 """Crates of tests and benchmarks, which programs do not use."""
 
 

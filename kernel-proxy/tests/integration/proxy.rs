@@ -6,18 +6,15 @@ use baton_jupyter_wire::{
     process::kill_tree,
 };
 use baton_kernel_proxy::{BrokerChoice, Config, TrashConfig};
+use baton_port_tests::Ports;
 use baton_transport::TransportChoice;
 use serde_json::{Value, json};
 use std::{
     ffi::OsString,
-    net::TcpListener,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{
-        LazyLock,
-        atomic::{AtomicU32, Ordering::SeqCst},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -69,31 +66,12 @@ fn proxy_process() {
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) connection: Value,
+    /// Those of the connection, which stay the proxy's while it is stopped.
+    _ports: Arc<Ports<{ Channel::ALL.len() }>>,
     pub(crate) python: PathBuf,
     pub(crate) launcher: String,
     pub(crate) arguments: Vec<String>,
     pub(crate) python_path: PathBuf,
-}
-
-/// A port that neither Linux gives to a connection nor a test in another process takes before the proxy does.
-fn free_port() -> u16 {
-    const FIRST: u32 = 20_000;
-    const EACH: u32 = 20;
-    static TAKEN: AtomicU32 = AtomicU32::new(0);
-    /// The last of this process's ports, which stays taken. Another process then has other ports.
-    static OWN: LazyLock<(TcpListener, u32)> = LazyLock::new(|| {
-        let numbers = (0..500).map(|number| (std::process::id() + number) % 500);
-        let mut lasts = numbers.map(|number| FIRST + number * EACH + EACH - 1);
-        let take = |last| Some((TcpListener::bind(("127.0.0.1", last as u16)).ok()?, last));
-        lasts.find_map(take).unwrap()
-    });
-    loop {
-        let first = OWN.1 + 1 - EACH;
-        let port = (first + TAKEN.fetch_add(1, SeqCst) % EACH) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 impl Settings {
@@ -102,10 +80,18 @@ impl Settings {
             "transport": "tcp", "ip": "127.0.0.1", "key": "a test's key",
             "signature_scheme": "hmac-sha256", "kernel_name": "test",
         });
-        for channel in Channel::ALL {
-            connection[format!("{}_port", channel.name())] = free_port().into();
+        let ports = Ports::free();
+        for (channel, port) in Channel::ALL.into_iter().zip(ports.numbers) {
+            connection[format!("{}_port", channel.name())] = port.into();
         }
-        Self::with_connection(connection)
+        Self {
+            connection,
+            _ports: Arc::new(ports),
+            python: test_python(),
+            launcher: "ipykernel_launcher".to_owned(),
+            arguments: Vec::new(),
+            python_path: PathBuf::new(),
+        }
     }
 
     pub(crate) fn ipc(folder: &Path) -> Self {
@@ -113,16 +99,6 @@ impl Settings {
         settings.connection["transport"] = "ipc".into();
         settings.connection["ip"] = folder.join("outer").to_str().unwrap().into();
         settings
-    }
-
-    fn with_connection(connection: Value) -> Self {
-        Self {
-            connection,
-            python: test_python(),
-            launcher: "ipykernel_launcher".to_owned(),
-            arguments: Vec::new(),
-            python_path: PathBuf::new(),
-        }
     }
 
     pub(crate) fn parsed(&self) -> ConnectionFile {

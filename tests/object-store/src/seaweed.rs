@@ -2,8 +2,9 @@
 
 use crate::{
     BUCKET, Program, installed,
-    requests::{Ports, is_made, status},
+    requests::{is_made, status},
 };
+use baton_port_tests::Ports;
 use std::{path::Path, process::Command};
 
 const KEY: &str = "baton-test";

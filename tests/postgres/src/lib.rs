@@ -4,6 +4,7 @@
 //! PostgreSQL refuses to run as root; then it runs as the user `postgres` that Debian's package makes.
 #![allow(clippy::unwrap_used)]
 
+use baton_port_tests::Ports;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::{Pid, Uid, User, chown},
@@ -11,7 +12,6 @@ use nix::{
 use std::{
     fs,
     io::{BufRead, BufReader, Lines},
-    net::TcpListener,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, Stdio},
@@ -31,32 +31,8 @@ pub struct Server {
     folder: TempDir,
     disk: Disk,
     /// Of an encrypted one.
-    port: Option<Port>,
+    ports: Option<Ports<1>>,
     running: Option<Running>,
-}
-
-/// A port that no other test server takes while this exists, even when its server is stopped. It lies below the ports that
-/// Linux gives to connections.
-struct Port {
-    number: u16,
-    /// Listens on the next port, so that other processes skip both.
-    _taken: TcpListener,
-}
-
-impl Port {
-    fn free() -> Self {
-        const FIRST: u16 = 30_000;
-        const ALL: u16 = 1000;
-        let listen = |port| TcpListener::bind(("127.0.0.1", port));
-        let own = (std::process::id() % u32::from(ALL)) as u16;
-        let mut numbers = (0..ALL).map(|number| FIRST + (own + number) % ALL * 2);
-        let take = |number: u16| {
-            let _taken = listen(number + 1).ok()?;
-            listen(number).ok()?;
-            Some(Self { number, _taken })
-        };
-        numbers.find_map(take).unwrap()
-    }
 }
 
 struct Running {
@@ -80,7 +56,7 @@ impl Server {
         make_certificate(&server.certificate(), &server.data().join("server.key"));
         let rules = "hostssl all all 127.0.0.1/32 trust\nlocal all all trust\n";
         fs::write(server.data().join("pg_hba.conf"), rules).unwrap();
-        server.port = Some(Port::free());
+        server.ports = Some(Ports::free());
         server.start_again();
         server
     }
@@ -106,7 +82,7 @@ impl Server {
         Self {
             folder,
             disk,
-            port: None,
+            ports: None,
             running: None,
         }
     }
@@ -124,8 +100,8 @@ impl Server {
     /// When it is not encrypted.
     #[must_use]
     pub fn encrypted_url(&self, options: &str) -> String {
-        let port = self.port.as_ref().expect("this server is not encrypted");
-        let port = port.number;
+        let ports = self.ports.as_ref().expect("this server is not encrypted");
+        let [port] = ports.numbers;
         format!("postgres://baton@localhost:{port}/postgres?{options}")
     }
 
@@ -152,17 +128,10 @@ impl Server {
         let mut command = as_server("postgres");
         command.arg("-D").arg(&data).arg("-k").arg(&data);
         command.args(["-c", "log_min_messages=log"]);
-        match &self.port {
-            Some(Port { number, .. }) => {
+        match self.ports.as_ref().map(|ports| ports.numbers) {
+            Some([port]) => {
                 let certificate = format!("ssl_cert_file={}", self.certificate().display());
-                command.args([
-                    "-p",
-                    &number.to_string(),
-                    "-c",
-                    "ssl=on",
-                    "-c",
-                    &certificate,
-                ]);
+                command.args(["-p", &port.to_string(), "-c", "ssl=on", "-c", &certificate]);
                 command.args(["-c", "listen_addresses=127.0.0.1"]);
             }
             None => {
