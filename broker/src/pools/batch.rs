@@ -3,7 +3,7 @@
 //! In: the number of workers to start, and the states of jobs. Out: jobs, each with a token for its
 //! worker, and the records of workers that have ended.
 
-use super::{batch_system::BatchSystem, command::JobState, managed_pool::ManagedPool, tokens};
+use super::{batch_system::BatchSystem, command::JobState, managed_pool::ManagedPool};
 use crate::{clock::unix_ms, words};
 use baton_broker_store::{PoolWorkerRow, StoreError};
 use tokio::time::Instant;
@@ -150,13 +150,9 @@ pub(super) async fn cancel(
 
 async fn submit(system: BatchSystem<'_>, pool: &mut ManagedPool) -> Result<(), StoreError> {
     let name = pool.new_name();
-    let (token_file, token_hash) = match tokens::create(system.token_folder, &name) {
+    let (token_file, token_hash) = match system.create_token(&name).await {
         Ok(created) => created,
-        Err(error) => {
-            let folder = system.token_folder.display();
-            let why = format!("Failed to write a token into {folder}: {error}");
-            return pool.fail(why).await;
-        }
+        Err(why) => return pool.fail(why).await,
     };
     let row = PoolWorkerRow {
         name: name.clone(),
@@ -255,6 +251,6 @@ async fn end(
     failed: Option<String>,
 ) -> Result<(), StoreError> {
     pool.end(name, failed).await?;
-    tokens::remove(system.token_folder, name);
+    system.remove_token(name).await;
     Ok(())
 }

@@ -10,7 +10,13 @@ use super::{
 use baton_broker_queue::courses;
 use baton_protocol::api::{PoolCommand, PoolTest};
 use baton_scheduling::pools;
-use std::{os::unix::fs::PermissionsExt, path::Path, time::Duration};
+use std::{
+    io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::time::timeout;
 
 /// The batch system of one pool.
 #[derive(Clone, Copy)]
@@ -19,7 +25,7 @@ pub(super) struct BatchSystem<'runner> {
     /// The address at which workers reach the broker.
     address: &'runner str,
     /// Where the workers find their tokens.
-    pub(super) token_folder: &'runner Path,
+    token_folder: &'runner Path,
 }
 
 impl<'runner> BatchSystem<'runner> {
@@ -39,6 +45,30 @@ impl<'runner> BatchSystem<'runner> {
     /// How often to ask about a job.
     pub(super) fn check_every(self) -> Duration {
         self.commands.check
+    }
+
+    /// Writes a new token for a worker with this name. Returns its file and its hash.
+    ///
+    /// # Errors
+    /// Why that failed. A file system of the cluster may not answer.
+    pub(super) async fn create_token(self, name: &str) -> Result<(PathBuf, String), String> {
+        let created = self.in_time(tokens::create(self.token_folder, name)).await;
+        created.map_err(|error| {
+            let folder = self.token_folder.display();
+            format!("Failed to write a token into {folder}: {error}")
+        })
+    }
+
+    /// Removes the file with the token of a worker that has ended.
+    pub(super) async fn remove_token(self, name: &str) {
+        let removed = self.in_time(tokens::remove(self.token_folder, name)).await;
+        if let Err(error) = removed {
+            tracing::warn!("Failed to remove the token of {name}: {error}");
+        }
+    }
+
+    async fn in_time<T>(self, done: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        timeout(self.commands.options.limit, done).await?
     }
 
     /// Submits a job for a worker with this name, and returns its id.

@@ -269,3 +269,20 @@ async fn without_its_pool_a_waiting_job_cannot_join_and_a_connected_worker_conti
     FakeWorker::new(&connected).await;
     broker.stop().await;
 }
+
+#[tokio::test]
+async fn without_a_folder_for_tokens_no_job_is_submitted() {
+    let jobs = jobs();
+    let nowhere = "token_folder = '/dev/null/tokens', check = ";
+    let slow = pool("slow", 1, jobs.path()).replace("check = ", nowhere);
+    let broker = Broker::start_with(rules(&[slow])).await;
+    let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
+    ada.submit().await;
+    let paused = pool_when(&broker, "slow", |pool| pool.paused).await;
+    let why = paused.last_failure.unwrap();
+    assert!(
+        why.starts_with("Failed to write a token into /dev/null/tokens: Not a directory"),
+        "{why}"
+    );
+    assert_eq!(submitted(jobs.path()), 0);
+}
