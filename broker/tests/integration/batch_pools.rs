@@ -5,7 +5,7 @@
 
 use crate::{
     api::get,
-    harness::{Broker, FakeProxy, FakeWorker, Rules, within},
+    harness::{Broker, FakeProxy, FakeWorker, Rules, wait_for, wait_until},
 };
 use baton_broker::{Person, Role};
 use baton_postgres_tests::{Disk, Server};
@@ -14,7 +14,7 @@ use baton_protocol::{
     worker::{FromWorker, ToWorker},
 };
 use baton_transport::{Api, LinkError, connect};
-use std::{fs, io::ErrorKind, path::Path, time::Duration};
+use std::{fs, io::ErrorKind, path::Path};
 use tempfile::TempDir;
 use tokio::net::unix::pipe;
 
@@ -48,15 +48,10 @@ fn rules(pools: &[String]) -> Rules {
 }
 
 async fn pool_when(broker: &Broker, name: &str, is_reached: impl Fn(&Pool) -> bool) -> Pool {
-    within("a state of the pool", async {
-        loop {
-            let page: Page<Pool> = get(broker, "sesame", "/v1/pools").await;
-            let mut pools = page.items.into_iter();
-            if let Some(pool) = pools.find(|pool| pool.pool == name && is_reached(pool)) {
-                return pool;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    wait_for("a state of the pool", async || {
+        let page: Page<Pool> = get(broker, "sesame", "/v1/pools").await;
+        let mut pools = page.items.into_iter();
+        pools.find(|pool| pool.pool == name && is_reached(pool))
     })
     .await
 }
@@ -74,27 +69,18 @@ async fn jobs_of(broker: &Broker, pool: &str, count: usize) -> Vec<String> {
 
 /// Waits until a command reads from the FIFO, and holds the command until the result is dropped.
 async fn reader(fifo: &Path) -> pipe::Sender {
-    within("a command", async {
-        loop {
-            match pipe::OpenOptions::new().open_sender(fifo) {
-                Ok(sender) => return sender,
-                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
-            }
-        }
+    wait_for("a command", async || {
+        pipe::OpenOptions::new().open_sender(fifo).ok()
     })
     .await
 }
 
 /// Waits until the command that reads from the FIFO is killed.
 async fn killed(command: &pipe::Sender) {
-    within("a killed command", async {
-        loop {
-            command.writable().await.unwrap();
-            match command.try_write(b"?") {
-                Err(error) if error.kind() == ErrorKind::BrokenPipe => return,
-                _ => tokio::time::sleep(Duration::from_millis(5)).await,
-            }
-        }
+    wait_until("a killed command", async || {
+        command.writable().await.unwrap();
+        let written = command.try_write(b"?");
+        written.is_err_and(|error| error.kind() == ErrorKind::BrokenPipe)
     })
     .await;
 }
@@ -218,15 +204,9 @@ async fn a_job_whose_id_was_not_read_is_found_once_the_batch_system_answers() {
     );
     let second = first.replace("find = ''", &find).replace("'1h'", "'1s'");
     let broker = Broker::start_in(folder, rules(&[second])).await;
-    within("questions", async {
-        while fs::read_to_string(&asked)
-            .unwrap_or_default()
-            .lines()
-            .count()
-            < 3
-        {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    wait_until("questions", async || {
+        let questions = fs::read_to_string(&asked).unwrap_or_default();
+        questions.lines().count() >= 3
     })
     .await;
     let known = pool_when(&broker, "slow", |pool| pool.workers.len() == 1).await;
@@ -256,16 +236,15 @@ async fn without_its_pool_a_waiting_job_cannot_join_and_a_connected_worker_conti
     let folder = broker.stop().await;
     let broker = Broker::start_in(folder, rules(&[])).await;
     let [connected, waiting] = tokens.map(|token| broker.dial_as(&token));
-    within("a refusal", async {
-        loop {
-            match connect::<ToWorker, FromWorker>(&waiting, "/v1/worker").await {
-                Err(LinkError::Unauthorized { .. }) => return,
-                Err(error) => panic!("{error}"),
-                Ok(_) => tokio::time::sleep(Duration::from_millis(5)).await,
-            }
-        }
+    let refusal = wait_for("a refusal", async || {
+        let connected = connect::<ToWorker, FromWorker>(&waiting, "/v1/worker").await;
+        connected.err()
     })
     .await;
+    assert!(
+        matches!(refusal, LinkError::Unauthorized { .. }),
+        "{refusal}"
+    );
     FakeWorker::new(&connected).await;
     broker.stop().await;
 }

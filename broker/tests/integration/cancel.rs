@@ -1,6 +1,8 @@
 //! Cancelling, by the student or because the notebook is gone.
 
-use crate::harness::{Broker, FakeProxy, FakeWorker, LONG_GRACE, Rules, finished, started};
+use crate::harness::{
+    Broker, FakeProxy, FakeWorker, LONG_GRACE, Rules, finished, started, wait_until,
+};
 use baton_protocol::{
     Answer, Finished, JobEvent, JobId, Outcome,
     proxy::FromProxy,
@@ -193,10 +195,8 @@ async fn nobody_cancels_the_job_of_another_notebook() {
 
 /// Waits until a page shows the worker as disconnected.
 pub(crate) async fn wait_until_disconnected(broker: &Broker) {
-    crate::harness::within("the loss of a worker", async {
-        while !broker.get("/").await.contains("disconnected") {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    wait_until("the loss of a worker", async || {
+        broker.get("/").await.contains("disconnected")
     })
     .await;
 }

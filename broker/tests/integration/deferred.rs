@@ -1,7 +1,7 @@
 //! Deferred state: it may be sent again until the notebook has it, and the worker learns when that is.
 
 use crate::harness::{
-    Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, started, state, within,
+    Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, started, state, wait_until,
 };
 use baton_protocol::{
     FencingNumber, Finished, JobEvent, JobId, Outcome, proxy::FromProxy, worker::ToWorker,
@@ -108,10 +108,8 @@ async fn a_worker_that_is_cut_off_for_longer_than_its_cells_may_wait_brings_it_b
     let (job, fencing) = sent(&mut worker, &mut proxy).await;
     let id = worker.id;
     drop(worker);
-    within("the end of the grace", async {
-        while broker.get("/v1/workers").await.contains("cpu-0") {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    wait_until("the end of the grace", async || {
+        !broker.get("/v1/workers").await.contains("cpu-0")
     })
     .await;
     let mut worker = FakeWorker::back(&broker.dial, id, &[(job, fencing)]).await;

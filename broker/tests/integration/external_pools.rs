@@ -3,7 +3,8 @@
 use crate::{
     api::{answer, get, problem, read},
     harness::{
-        Broker, FakeProxy, FakeWorker, MONITOR_TOKEN, PATIENCE, POOL_TOKEN, Rules, started, within,
+        Broker, FakeProxy, FakeWorker, MONITOR_TOKEN, PATIENCE, POOL_TOKEN, Rules, started,
+        wait_for, wait_until,
     },
 };
 use baton_broker::{Person, Role};
@@ -35,15 +36,14 @@ async fn join(broker: &Broker, token: &str, called: &str) -> Result<Joined, Link
     let called = Some(called.to_owned());
     let api = Api::new(&broker.dial_as(token)).unwrap();
     let join = JoinPool { called };
-    loop {
+    wait_for("the pool's numbers", async || {
         match api.act("/v1/pools/kube/workers", &join).await {
             // The broker has just started and does not know the numbers yet.
-            Err(LinkError::Status { status: 503, .. }) => {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            answer => return answer,
+            Err(LinkError::Status { status: 503, .. }) => None,
+            answer => Some(answer),
         }
-    }
+    })
+    .await
 }
 
 /// A worker of the pool that has just started.
@@ -74,14 +74,9 @@ async fn until(broker: &Broker, wanted: u32, processes: u32) {
 }
 
 async fn pool_when(broker: &Broker, is_reached: impl Fn(&Pool) -> bool) -> Pool {
-    within("a state of the pool", async {
-        loop {
-            let page: Page<Pool> = get(broker, "sesame", "/v1/pools").await;
-            if let Some(pool) = page.items.into_iter().find(&is_reached) {
-                return pool;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    wait_for("a state of the pool", async || {
+        let page: Page<Pool> = get(broker, "sesame", "/v1/pools").await;
+        page.items.into_iter().find(&is_reached)
     })
     .await
 }
@@ -168,10 +163,8 @@ async fn no_more_workers_join_than_the_pool_may_have() {
     );
     // A worker that is gone does not block its replacement.
     drop(first);
-    within("a place", async {
-        while join(&broker, POOL_TOKEN, "two").await.is_err() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    wait_until("a place", async || {
+        join(&broker, POOL_TOKEN, "two").await.is_ok()
     })
     .await;
 }
@@ -242,10 +235,8 @@ async fn a_worker_that_joins_again_takes_no_second_place_and_counts_as_failed() 
     let (_, came) = worker(&broker, "pod-1").await;
     pool_when(&broker, |pool| pool.up == 1).await;
     drop(came);
-    within("a place", async {
-        while join(&broker, POOL_TOKEN, "pod-1").await.is_err() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    wait_until("a place", async || {
+        join(&broker, POOL_TOKEN, "pod-1").await.is_ok()
     })
     .await;
     let seen = pool_when(&broker, |pool| pool.workers.len() == 2).await;

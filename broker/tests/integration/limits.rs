@@ -3,7 +3,7 @@
 use crate::{
     chunk_listener,
     chunks::{chunk, class, fetched},
-    harness::{Broker, FakeProxy, FakeWorker, Rules, within},
+    harness::{Broker, FakeProxy, FakeWorker, Rules, wait_until, within},
 };
 use baton_protocol::{
     ChunkHash,
@@ -12,7 +12,6 @@ use baton_protocol::{
     proxy::{FromProxy, ToProxy},
 };
 use baton_transport::{ChunkClient, Dial, LinkError, Token, connect};
-use std::time::Duration;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -175,11 +174,12 @@ async fn a_person_has_so_many_connections_and_no_more() {
     // Closing either kind makes room.
     drop(notebook);
     drop(page);
-    within("room for two", async {
-        while let Err(error) = connected_twice(&ada).await {
+    wait_until("room for two", async || {
+        let connected = connected_twice(&ada).await;
+        if let Err(error) = &connected {
             assert!(matches!(error, LinkError::TooMuch { .. }), "{error}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
         }
+        connected.is_ok()
     })
     .await;
 }
@@ -219,12 +219,9 @@ async fn idle_connections_of_a_person_count_and_leave_room_for_others() {
     let (_, head) = requested(&broker.dial, "bob").await;
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     drop(idle.pop());
-    within("room", async {
-        while !requested(&broker.dial, "ada")
-            .await
-            .1
-            .starts_with("HTTP/1.1 200")
-        {}
+    wait_until("room", async || {
+        let (_, head) = requested(&broker.dial, "ada").await;
+        head.starts_with("HTTP/1.1 200")
     })
     .await;
 }

@@ -1,7 +1,8 @@
 //! Cells that need a certain machine: where they run, and what they see until then.
 
 use crate::harness::{
-    Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, started, submission, within,
+    Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, started, submission, wait_for,
+    wait_until,
 };
 use baton_humanize::whole_seconds;
 use baton_protocol::{
@@ -184,10 +185,8 @@ async fn a_cell_with_a_longer_limit_runs_on_a_worker_that_stays() {
     let mut stays = worker(&broker, "stays", gpu("NVIDIA T4", 16)).await;
     runs_on(&mut ada, &mut stays, long).await;
     drop(stays);
-    within("the loss of a worker", async {
-        while broker.get("/v1/workers").await.contains("stays") {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    wait_until("the loss of a worker", async || {
+        !broker.get("/v1/workers").await.contains("stays")
     })
     .await;
     let short = submit(&mut ada, |cell| cell.timeout_ms = Some(60_000)).await;
@@ -266,16 +265,11 @@ async fn the_outlook_of_a_lesson_counts_what_its_pool_starts_for_it() {
             ..Rules::default()
         })
         .await;
-        within("a look at the pools", async {
-            loop {
-                let page = broker.get("/v1/timetable").await;
-                let mut page: Page<LessonOutlook> = serde_json::from_str(&page).unwrap();
-                let outlook = page.items.remove(0);
-                if outlook.most_slots > 0 {
-                    return outlook;
-                }
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+        wait_for("a look at the pools", async || {
+            let page = broker.get("/v1/timetable").await;
+            let page: Page<LessonOutlook> = serde_json::from_str(&page).unwrap();
+            let mut outlooks = page.items.into_iter();
+            outlooks.find(|outlook| outlook.most_slots > 0)
         })
         .await
     };

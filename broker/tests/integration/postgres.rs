@@ -2,7 +2,8 @@
 //! database may die.
 
 use crate::harness::{
-    Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, output, started, within,
+    Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, output, started, wait_until,
+    within,
 };
 use baton_broker::{Config, Database, Listen};
 use baton_postgres_tests::{Disk, Server};
@@ -12,7 +13,7 @@ use baton_protocol::{
     worker::ToWorker,
 };
 use baton_transport::Api;
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{net::SocketAddr, path::Path};
 
 /// The leader is killed after every event. Worker and proxy reconnect to the other broker.
 #[tokio::test]
@@ -76,10 +77,8 @@ async fn a_broker_outlives_its_database() {
     api.get("/health/live").await.unwrap();
 
     server.start_again();
-    within("a database", async {
-        while api.get("/health/ready").await.is_err() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    wait_until("a database", async || {
+        api.get("/health/ready").await.is_ok()
     })
     .await;
     let mut proxy = FakeProxy::of(&broker.dial, proxy.notebook).await;

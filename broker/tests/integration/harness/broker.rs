@@ -1,6 +1,6 @@
 //! A broker in this process, and one in a separate process that can be killed.
 
-use super::{LONG_GRACE, within};
+use super::{LONG_GRACE, wait_until, within};
 use baton_broker::{Activity, Config, Database, Listen, ObjectOptions, PoolSettings, TlsFiles};
 use baton_protocol::address::BrokerAddress;
 use baton_transport::{Api, Dial, Token};
@@ -317,12 +317,7 @@ impl KilledBroker {
 
 async fn answers(dial: &Dial) {
     let api = Api::new(dial).unwrap();
-    within("a broker", async {
-        while api.get("/health/ready").await.is_err() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    wait_until("a broker", async || api.get("/health/ready").await.is_ok()).await;
 }
 
 impl Drop for KilledBroker {
