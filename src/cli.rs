@@ -115,7 +115,7 @@ pub(crate) fn parse(arguments: &[OsString]) -> Parsed {
         return parsed;
     };
     let again = parse_in_this_order(&arguments);
-    if program_of(&again.command) != program_of(&parsed.command) {
+    if words_of(&again.command) != &words_of(&parsed.command)[..1] {
         let what = "A notebook takes no arguments\nhint: give it parameters with -p NAME=VALUE";
         command().error(ErrorKind::UnknownArgument, what).exit();
     }
@@ -139,27 +139,24 @@ pub(crate) fn parse_run(arguments: &[OsString]) -> Option<run::RunArguments> {
     }
 }
 
-fn program_of(command: &Command) -> Option<&Path> {
+/// The program that `baton run` runs, and everything after it.
+fn words_of(command: &Command) -> &[OsString] {
     match command {
-        Command::Run(run) => run.program.as_deref(),
-        _ => None,
+        Command::Run(run) => &run.words,
+        _ => &[],
     }
 }
 
 /// Arguments after a script belong to the script, but those after a notebook are options of `baton run`.
 fn options_first(arguments: &[OsString], command: &Command) -> Option<Vec<OsString>> {
-    let Command::Run(run) = command else {
-        return None;
-    };
-    let program = program_of(command).filter(|program| is_notebook(program))?;
-    let behind = run.arguments.len();
-    if behind == 0 {
+    let words = words_of(command);
+    let (program, behind) = words.split_first()?;
+    if behind.is_empty() || !is_notebook(Path::new(program)) {
         return None;
     }
-    let (before, behind) = arguments.split_at(arguments.len().checked_sub(behind)?);
-    let (_, before) = before.split_last()?;
-    let words = before.iter().chain(behind).cloned();
-    Some(words.chain([program.into()]).collect())
+    let before = &arguments[..arguments.len().checked_sub(words.len())?];
+    let reordered = before.iter().chain(behind).chain([program]);
+    Some(reordered.cloned().collect())
 }
 
 /// `baton kernel --help` asks for this program's help only if there is no other argument.
@@ -260,6 +257,44 @@ mod tests {
             help.contains("\nCourse staff:\n  courses  List courses"),
             "{help}"
         );
+    }
+
+    fn run_arguments(line: &str) -> run::RunArguments {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        parse_run(&words).expect("a line of `baton run`")
+    }
+
+    #[test]
+    fn everything_after_a_script_is_the_scripts() {
+        for script in [
+            "s.py -d data",
+            "s.py --json",
+            "s.py --help",
+            "s.py --timeout 60s",
+            "s.py --gpu 0",
+            "s.py -o x",
+            "s.py -- x",
+            "s.py --resume last",
+            "s.py n.ipynb --json",
+        ] {
+            let run = run_arguments(&format!("run --detach --in-background=1 {script}"));
+            let words: Vec<&str> = script.split(' ').collect();
+            assert_eq!(run.words, words);
+            assert!(run.detach && !run.json && run.resume.is_none());
+        }
+    }
+
+    #[test]
+    fn options_stand_on_both_sides_of_a_notebook() {
+        for line in [
+            "run n.ipynb --detach --json",
+            "run --json n.ipynb --detach",
+            "run --json --detach n.ipynb",
+        ] {
+            let run = run_arguments(line);
+            assert_eq!(run.words, ["n.ipynb"]);
+            assert!(run.detach && run.json);
+        }
     }
 
     #[test]

@@ -186,7 +186,7 @@ def test_cells_of_courses_run_side_by_side_in_their_environments(course: Class, 
     calls = "def version(_):\n    import course_tool\n    return course_tool.VERSION\n"
     assert plain.run(f"{calls}gpu.map(version, [1, 2], env='one')").ok().value == "['1.0', '1.0']"
     (course.service.place.work / "job.py").write_text(VERSION)
-    job = course.run("run", "job.py", "--env", "three", BATON_COURSE="another")
+    job = course.run("run", "--env", "three", "job.py", BATON_COURSE="another")
     assert (job.returncode, job.stdout.splitlines()[-1:]) == (0, ["3.0"]), job.stderr
 
 

@@ -238,9 +238,9 @@ def test_a_script_runs_as_python_runs_it(run: Runs, tmp_path: Path) -> None:
         "open('written.txt', 'w').write('here')\n"
         "raise SystemExit(int(sys.argv[3]))\n"
     )
-    said = run("code/script.py", "--option", str(tmp_path), "0", "-o", "x")
+    arguments = ["code/script.py", "--json", str(tmp_path), "0", "-o", "x"]
+    said = run(*arguments)
     assert said.returncode == 0, said.stderr
-    arguments = ["code/script.py", "--option", str(tmp_path), "0", "-o", "x"]
     assert said.stdout.splitlines()[0] == f"{arguments} __main__ 42 True code/script.py"
     assert said.stdout.splitlines()[1] == "__main__ ['Thing']"
     assert "to stderr\n" in said.stderr

@@ -6,7 +6,7 @@ use clap::{
     Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, builder::ValueParser,
     value_parser,
 };
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 pub(super) const IN_BACKGROUND: &str = "in-background";
 
@@ -16,12 +16,13 @@ pub(super) const IN_BACKGROUND: &str = "in-background";
     override_usage = "baton run NOTEBOOK.ipynb [OPTIONS]\n       baton run [OPTIONS] SCRIPT [ARGUMENTS]...\n       baton run --resume JOB [--detach] [--json]"
 )]
 pub(crate) struct RunArguments {
-    /// A notebook (.ipynb), whose cells run in order until one fails, or a Python script
-    #[arg(required_unless_present = "resume")]
-    pub(crate) program: Option<PathBuf>,
-    /// The script's arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    pub(crate) arguments: Vec<String>,
+    /// A notebook (.ipynb), whose cells run in order until one fails, or a Python script and its arguments
+    #[arg(
+        value_name = "PROGRAM",
+        required_unless_present = "resume",
+        trailing_var_arg = true
+    )]
+    pub(crate) words: Vec<OsString>,
     /// Where to write the executed notebook [default: NOTEBOOK.out.ipynb beside it]
     #[arg(long, short, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
@@ -56,20 +57,20 @@ pub(crate) struct RunArguments {
         long,
         value_name = "JOB",
         conflicts_with_all = [
-            "program", "arguments", "output", "parameter", "each", "at_once", "course", "timeout", "gpu", "env",
+            "words", "output", "parameter", "each", "at_once", "course", "timeout", "gpu", "env",
             "mem", "priority", "python", "keep",
         ],
     )]
-    pub(super) resume: Option<String>,
+    pub(crate) resume: Option<String>,
     /// Start in the background, print the job, and return
     #[arg(long, short)]
-    pub(super) detach: bool,
+    pub(crate) detach: bool,
     /// The Python in which notebooks run
     #[arg(long)]
     pub(super) python: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
-    pub(super) json: bool,
+    pub(crate) json: bool,
     /// In a process in the background: the job or group that another process began
     #[arg(long = IN_BACKGROUND, value_name = "JOB", hide = true)]
     pub(super) in_background: Option<String>,

@@ -20,7 +20,7 @@ const KEEP: Duration = Duration::from_mins(30);
 pub(super) struct Request {
     /// The notebook or script.
     pub(super) program: PathBuf,
-    arguments: Vec<String>,
+    arguments: Vec<OsString>,
     output: Option<PathBuf>,
     combinations: Vec<Combination>,
     pub(super) options: Options,
@@ -60,9 +60,10 @@ impl OneJob {
 impl Request {
     /// `command` is the command line that was parsed.
     pub(super) fn read(run: &RunArguments, command: &[OsString]) -> anyhow::Result<Self> {
+        let (program, arguments) = run.words.split_first().context("Which program?")?;
         let request = Self {
-            program: run.program.clone().context("Which program?")?,
-            arguments: run.arguments.clone(),
+            program: program.into(),
+            arguments: arguments.to_vec(),
             output: run.output.clone(),
             combinations: combinations(&run.parameters.0)?,
             options: Options {
@@ -242,12 +243,13 @@ impl Loaded {
         }
         let shown = request.program.display();
         anyhow::ensure!(request.program.is_file(), "There is no script {shown}");
-        let path = request
-            .program
-            .to_str()
-            .with_context(|| format!("The name {shown} is not UTF-8"))?;
-        let words = std::iter::once(path.to_owned()).chain(request.arguments.iter().cloned());
-        Ok(Self::Script(words.collect()))
+        let words = std::iter::once(request.program.as_os_str())
+            .chain(request.arguments.iter().map(OsString::as_os_str))
+            .map(|word| {
+                let text = word.to_str().map(str::to_owned);
+                text.with_context(|| format!("{} is not UTF-8", word.display()))
+            });
+        Ok(Self::Script(words.collect::<anyhow::Result<_>>()?))
     }
 
     /// Adds the parameters of a job.
