@@ -15,7 +15,11 @@ mod streams;
 
 use baton_humanize::SAFE;
 use baton_jupyter_client::{ClientError, Kernel, Kernelspec, ReplyStatus};
-use std::{path::Path, time::Duration};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 use tokio::sync::{Notify, mpsc};
 
 pub use document::{CodeCell, Document, DocumentError};
@@ -224,17 +228,21 @@ fn list(items: impl Iterator<Item = String>) -> String {
 
 /// Replaces a file atomically by one with these bytes.
 ///
+/// A symbolic link stays, and the file to which it leads is replaced.
+///
 /// # Errors
-/// If it cannot be written. An existing file is preserved.
-pub fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+/// If it cannot be written, or is a folder, a device or anything else but a file. What exists is
+/// preserved.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::PermissionsExt as _;
 
-    let mode = std::fs::metadata(path).map_or(0o644, |file| file.permissions().mode());
+    let path = file_behind(path)?;
+    let mode = fs::metadata(&path).map_or(0o644, |file| file.permissions().mode());
     let mut file = tempfile::Builder::new()
         .prefix(".baton-")
-        .permissions(std::fs::Permissions::from_mode(mode & 0o777))
-        .tempfile_in(folder_of(path))?;
+        .permissions(fs::Permissions::from_mode(mode & 0o777))
+        .tempfile_in(folder_of(&path))?;
     file.write_all(bytes)?;
     file.persist(path)?;
     Ok(())
@@ -243,14 +251,68 @@ pub fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 /// Checks that [`replace`] can write this file, and leaves it as it is.
 ///
 /// # Errors
-/// If it cannot be written.
-pub fn check_replaceable(path: &Path) -> std::io::Result<()> {
-    tempfile::tempfile_in(folder_of(path)).map(drop)
+/// As for [`replace`].
+pub fn check_replaceable(path: &Path) -> io::Result<()> {
+    tempfile::tempfile_in(folder_of(&file_behind(path)?)).map(drop)
+}
+
+/// The file to which the path leads through symbolic links. It need not exist.
+fn file_behind(path: &Path) -> io::Result<PathBuf> {
+    match fs::canonicalize(path) {
+        Ok(real) if real.is_file() => Ok(real),
+        Ok(_) => Err(io::Error::other("It exists, and is not a regular file")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::read_link(path) {
+            Ok(target) => file_behind(&folder_of(path).join(target)),
+            Err(_) => Ok(path.to_owned()),
+        },
+        Err(error) => Err(error),
+    }
 }
 
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use std::os::unix::{fs::symlink, net::UnixListener};
+
+    #[test]
+    fn a_link_stays_and_its_file_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir(path("results")).unwrap();
+        symlink("results/new", path("link")).unwrap();
+        symlink("link", path("second")).unwrap();
+        for text in ["one", "two"] {
+            check_replaceable(&path("second")).unwrap();
+            replace(&path("second"), text.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(path("results/new")).unwrap(), text);
+            assert!(path("link").is_symlink() && path("second").is_symlink());
+        }
+    }
+
+    #[test]
+    fn only_files_are_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let _socket = UnixListener::bind(path("socket")).unwrap();
+        fs::create_dir(path("folder")).unwrap();
+        symlink("socket", path("link")).unwrap();
+        symlink("loop", path("loop")).unwrap();
+        symlink("missing/file", path("nowhere")).unwrap();
+        let long = "x".repeat(300);
+        for name in ["socket", "folder", "link", "loop", "nowhere", &long] {
+            assert!(check_replaceable(&path(name)).is_err(), "{name}");
+            assert!(replace(&path(name), b"").is_err(), "{name}");
+        }
+        assert!(!fs::symlink_metadata(path("socket")).unwrap().is_file());
+        assert!(path("link").is_symlink());
     }
 }
