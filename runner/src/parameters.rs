@@ -39,6 +39,10 @@ pub enum InvalidParameter {
     )]
     NoValues(String),
     #[error(
+        "`{0}` is not a range of whole numbers\nhint: write 1..20 or 0..100..10; the text itself is '\"1..20\"'"
+    )]
+    NoRange(String),
+    #[error(
         "`{0}` makes {1} jobs; the limit is {MOST_JOBS}\nhint: run the values in several parts"
     )]
     TooMany(String, u128),
@@ -78,7 +82,7 @@ impl Given {
     /// `-p`: a range of integers, such as `1..20`, stands for each of them; anything else is one value.
     ///
     /// # Errors
-    /// If it has no name, or the range is too large.
+    /// If it has no name, or the range is invalid or too large.
     pub fn one(text: &str) -> Result<Self, InvalidParameter> {
         let (name, value) = parts(text)?;
         let values = match range(text, value)? {
@@ -92,7 +96,7 @@ impl Given {
     /// `--each`: a range, a JSON list, or values separated by commas.
     ///
     /// # Errors
-    /// If it has no name, no values or too many.
+    /// If it has no name, no values or too many, or the range is invalid.
     pub fn each(text: &str) -> Result<Self, InvalidParameter> {
         let (name, listed) = parts(text)?;
         let values = match (range(text, listed)?, serde_json::from_str(listed)) {
@@ -123,17 +127,19 @@ impl Given {
 }
 
 /// `FIRST..LAST` including both ends, ascending or descending, or `FIRST..LAST..STEP`, like a shell's braces.
+/// None if the text has another form.
 fn range(text: &str, value: &str) -> Result<Option<Vec<Value>>, InvalidParameter> {
-    let numbers: Option<Vec<i64>> = value
-        .split("..")
-        .map(|number| number.parse().ok())
-        .collect();
+    let numbers: Vec<&str> = value.split("..").collect();
+    if !(2..=3).contains(&numbers.len()) || !numbers.iter().all(|text| is_whole_number(text)) {
+        return Ok(None);
+    }
+    let numbers: Option<Vec<i64>> = numbers.iter().map(|text| text.parse().ok()).collect();
     let (first, last, step) = match numbers.as_deref() {
         Some([first, last]) => (i128::from(*first), i128::from(*last), 1),
         Some([first, last, step]) if *step != 0 => {
             (i128::from(*first), i128::from(*last), step.unsigned_abs())
         }
-        _ => return Ok(None),
+        _ => return Err(InvalidParameter::NoRange(text.to_owned())),
     };
     let count = (last - first).unsigned_abs() / u128::from(step) + 1;
     within_limit(text, count)?;
@@ -144,6 +150,11 @@ fn range(text: &str, value: &str) -> Result<Option<Vec<Value>>, InvalidParameter
             .into()
     });
     Ok(Some(numbers.collect()))
+}
+
+fn is_whole_number(text: &str) -> bool {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    !digits.is_empty() && digits.chars().all(|letter| letter.is_ascii_digit())
 }
 
 fn within_limit(text: &str, count: u128) -> Result<(), InvalidParameter> {
@@ -323,7 +334,6 @@ mod tests {
             "..5",
             "a..b",
             "1...5",
-            "1..2..0",
             "1..2..3..4",
             "0.1..0.5",
         ] {
@@ -332,6 +342,16 @@ mod tests {
         check_values(Given::one("x=\"1..5\""), "[\"1..5\"]");
         check_values(Given::one("x=[1, 2]"), "[[1, 2]]");
         check_values(Given::one("x=1,2"), "[\"1,2\"]");
+    }
+
+    #[test]
+    fn a_range_that_stands_for_no_numbers_is_refused() {
+        for text in ["x=1..10..0", "x=1..99999999999999999999999"] {
+            let wrong = Err(InvalidParameter::NoRange(text.to_owned()));
+            assert_eq!(Given::one(text), wrong);
+            assert_eq!(Given::each(text), wrong);
+        }
+        check_values(Given::one("x=\"1..10..0\""), "[\"1..10..0\"]");
     }
 
     #[test]
