@@ -53,8 +53,10 @@ pub type Reply = ExecuteReply;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("Failed to start the kernel: {0}")]
-    Start(#[from] io::Error),
+    #[error("Failed to start {}", program.display())]
+    Start { program: PathBuf, source: io::Error },
+    #[error("Failed to prepare the connection to the kernel")]
+    Prepare(#[from] io::Error),
     #[error("The kernel ended ({status}). Its last output was:\n{output}")]
     Ended { status: ExitStatus, output: String },
     #[error("The kernel did not answer within {} s", .0.as_secs())]
@@ -103,15 +105,19 @@ impl Kernel {
         let text = serde_json::to_vec(&connection).map_err(io::Error::from)?;
         std::fs::write(&file, text)?;
         let log = tempfile::tempfile()?;
-        let child = kernelspec
-            .command(&file)
+        let mut command = kernelspec.command(&file);
+        let child = command
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log.try_clone()?)
             .kill_on_drop(true)
             // Ctrl-C in the terminal must not reach the kernel.
             .process_group(0)
-            .spawn()?;
+            .spawn()
+            .map_err(|source| ClientError::Start {
+                program: command.as_std().get_program().into(),
+                source,
+            })?;
         let mut process = Process { child, log };
 
         let deadline = Instant::now() + patience;

@@ -72,6 +72,9 @@ async fn a_kernel_that_does_not_start_says_why() {
     let kernelspec = kernelspec(folder.path(), "raise SystemExit('no licence')");
     let error = Kernel::start(&kernelspec, PATIENCE).await.err().unwrap();
     assert!(error.to_string().contains("no licence"), "{error}");
+    let nowhere = Kernelspec::new("/no/python".as_ref(), []).in_folder(folder.path());
+    let error = Kernel::start(&nowhere, PATIENCE).await.err().unwrap();
+    assert_eq!(error.to_string(), "Failed to start /no/python");
     let missing = Kernelspec::read(&folder.path().join("none.json"), "python3".as_ref());
     assert!(missing.is_err());
 }
