@@ -20,6 +20,7 @@ mod signals;
 use anyhow::Context;
 use baton_gpu_worker::gpu::{sleep, trial};
 use cli::{Command, Parsed};
+use commands::run::RunError;
 use output::ERROR_PREFIX;
 use settings::{Settings, Surroundings};
 use std::{ffi::OsString, process::ExitCode};
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
     });
     result.unwrap_or_else(|error| {
         report(&error);
-        ExitCode::FAILURE
+        ExitCode::from(error.downcast_ref().map_or(1, RunError::exit_code))
     })
 }
 
@@ -88,7 +89,9 @@ fn run(surroundings: &Surroundings, parsed: Parsed) -> anyhow::Result<ExitCode> 
         Command::Resume(of) => commands::act::resume(&settings()?, &of),
         Command::Audit(of) => commands::act::audit(&settings()?, &of),
         Command::Course(of) => commands::course::main(&settings()?, &of),
-        Command::Run(of) => commands::run::main(&settings()?, &of, cli::parse_run),
+        Command::Run(of) => {
+            commands::run::main(settings().map_err(Into::into), &of, cli::parse_run)
+        }
         Command::Logs(of) => commands::run::logs(&settings()?, &of),
         Command::Fetch(of) => commands::run::fetch(&settings()?, &of),
         Command::Pools(of) => commands::pools::main(&settings()?, &of),

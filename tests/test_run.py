@@ -146,18 +146,20 @@ def test_a_kernel_that_ends(run: Runs, tmp_path: Path) -> None:
 def test_what_cannot_run_is_told_before(run: Runs, tmp_path: Path) -> None:
     (tmp_path / "text.ipynb").write_text("no notebook")
     write(tmp_path / "good.ipynb", "1")
-    for arguments, told in [
-        (["missing.ipynb"], "Failed to read missing.ipynb"),
-        (["text.ipynb"], "text.ipynb is not a notebook"),
-        (["missing.py"], "There is no script missing.py"),
-        (["good.ipynb", "an argument"], "A notebook takes no arguments"),
-        (["good.ipynb", "-p", "5"], "`5` is not a parameter"),
-        (["good.ipynb", "-o", "no/such/folder.ipynb"], "no/such/folder.ipynb cannot be written"),
-        (["--detach", "good.ipynb", "-o", "no/such/folder.ipynb"], "no/such/folder.ipynb cannot be written"),
-        (["good.ipynb", "--timeout", "soon"], "--timeout soon: that is not a duration"),
+    os.mkfifo(tmp_path / "pipe")
+    for arguments, code, told in [
+        (["missing.ipynb"], 3, "Failed to read missing.ipynb"),
+        (["text.ipynb"], 3, "text.ipynb is not a notebook"),
+        (["missing.py"], 3, "There is no script missing.py"),
+        (["good.ipynb", "an argument"], 2, "A notebook takes no arguments"),
+        (["good.ipynb", "-p", "5"], 2, "`5` is not a parameter"),
+        (["good.ipynb", "-o", "no/such/folder.ipynb"], 3, "no/such/folder.ipynb cannot be written"),
+        (["--detach", "good.ipynb", "-o", "no/such/folder.ipynb"], 3, "no/such/folder.ipynb cannot be written"),
+        (["good.ipynb", "-o", "pipe"], 3, "pipe cannot be written"),
+        (["good.ipynb", "--timeout", "soon"], 2, "that is not a duration"),
     ]:
         said = run(*arguments)
-        assert said.returncode != 0
+        assert said.returncode == code
         assert told in said.stderr, said.stderr
 
 

@@ -230,7 +230,7 @@ def test_what_cannot_be_resumed_is_told(run: Runs) -> None:
         ("0123456789abcdef", "No run that was started here ends with"),
     ]:
         said = run("--resume", what)
-        assert said.returncode != 0
+        assert said.returncode == 3
         assert told in said.stderr, said.stderr
     assert "cannot be used with" in run("--resume", "0123", "-p", "x=1").stderr
     assert "--keep is for one notebook in the background" in run("train.ipynb", "--keep", "1h").stderr

@@ -5,6 +5,7 @@
 mod arguments;
 mod array;
 mod group;
+mod limits;
 mod notebook;
 mod progress;
 mod record;
@@ -18,6 +19,7 @@ use self::{
     progress::Progress,
     record::{Ended, Record, RunFolder},
     request::{Loaded, OneJob, Request, check_outputs},
+    results::{SERVICE_FAILED, WRONG_COMMAND_LINE},
     watched::Run,
 };
 use crate::{settings::Settings, signals::EndSignals};
@@ -41,17 +43,43 @@ pub(crate) use self::{
     results::{fetch, logs},
 };
 
+/// An error of `baton run`, by its exit code.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunError {
+    #[error(transparent)]
+    WrongCommandLine(anyhow::Error),
+    #[error(transparent)]
+    NotRun(anyhow::Error),
+}
+
+impl RunError {
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::WrongCommandLine(_) => WRONG_COMMAND_LINE,
+            Self::NotRun(_) => SERVICE_FAILED,
+        }
+    }
+}
+
 /// `parse` reads the arguments of an earlier run.
 pub(crate) fn main(
-    settings: &Settings,
+    settings: anyhow::Result<Settings>,
     of: &RunArguments,
     parse: Parse,
 ) -> anyhow::Result<ExitCode> {
+    let code = settings.and_then(|settings| run(&settings, of, parse));
+    code.map_err(|error| match error.is::<RunError>() {
+        true => error,
+        false => RunError::NotRun(error).into(),
+    })
+}
+
+fn run(settings: &Settings, of: &RunArguments, parse: Parse) -> anyhow::Result<ExitCode> {
     if let Some(run) = &of.resume {
         return resume::main(settings, of, run, parse);
     }
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let request = Request::read(of, &words)?;
+    let request = Request::read(of, &words).map_err(RunError::WrongCommandLine)?;
     if let Some(begun) = &of.in_background {
         let _ = unistd::setsid();
         let job: JobId = begun.parse().context("Which job?")?;

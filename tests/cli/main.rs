@@ -10,4 +10,5 @@ mod install;
 mod kernel;
 mod people;
 mod plan;
+mod run;
 mod up;

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from IPython.core.error import UsageError
 
+# `baton run` accepts the same durations and sizes (`src/commands/run/limits.rs`).
 UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)")
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)

@@ -1,5 +1,6 @@
 //! The arguments of `baton run`, `logs` and `fetch`.
 
+use super::limits;
 use crate::settings::Value;
 use baton_runner::Given;
 use clap::{
@@ -35,7 +36,7 @@ pub(crate) struct RunArguments {
     #[arg(long, value_parser = word)]
     pub(super) course: Option<String>,
     /// Stop after this time, such as 5m or 1h30m
-    #[arg(long, value_name = "DURATION", value_parser = word)]
+    #[arg(long, value_name = "DURATION", value_parser = limits::time)]
     pub(super) timeout: Option<String>,
     /// Run only on this GPU, such as a100
     #[arg(long, value_name = "MODEL", value_parser = word)]
@@ -44,7 +45,7 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "NAME", value_parser = word)]
     pub(super) env: Option<String>,
     /// How much GPU memory it may use, such as 8G
-    #[arg(long, value_name = "SIZE", value_parser = word)]
+    #[arg(long, value_name = "SIZE", value_parser = limits::memory)]
     pub(super) mem: Option<String>,
     /// low: other cells run first
     #[arg(long, value_parser = ["normal", "low"], default_value = "normal")]

@@ -1,6 +1,6 @@
 //! What the command line asks to run.
 
-use super::arguments::RunArguments;
+use super::{RunError, arguments::RunArguments};
 use crate::{arguments::is_notebook, python};
 use anyhow::Context;
 use baton_jupyter_client::Kernelspec;
@@ -213,12 +213,13 @@ pub(super) fn check_outputs(jobs: &[OneJob]) -> anyhow::Result<()> {
             continue;
         };
         if let Some(other) = outputs.insert(output, job) {
-            anyhow::bail!(
+            let why = anyhow::anyhow!(
                 "{} and {} would both write {}\nhint: put the names of the parameters in braces: -o 'out-{{seed}}.ipynb'",
                 other.label,
                 job.label,
                 output.display()
             );
+            return Err(RunError::WrongCommandLine(why).into());
         }
         baton_runner::check_replaceable(output)
             .with_context(|| format!("{} cannot be written", output.display()))?;

@@ -26,8 +26,10 @@ use std::{
 /// The pause between two looks at a log that is followed.
 const POLL: Duration = Duration::from_millis(200);
 
+/// The same as clap's.
+pub(super) const WRONG_COMMAND_LINE: u8 = 2;
 /// The exit code of a run that failed because of Baton.
-const SERVICE_FAILED: u8 = 3;
+pub(super) const SERVICE_FAILED: u8 = 3;
 /// A cell failed, or a script without a status.
 const FAILED: u8 = 1;
 /// The same as `timeout`.
