@@ -376,6 +376,18 @@ def test_files_come_and_go(course: tuple[Service, Runs]) -> None:
     assert (run.folder / "child.txt").read_text() == "made by a child\n"
 
 
+def test_a_script_that_the_worker_cannot_read_is_not_said_to_have_failed(service: Service) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    folder = service.place.work / "results"
+    folder.mkdir()
+    (service.place.work / "outside.py").write_text("print(1)\n")
+    said = Runs(service.place, folder, **service.access)("../outside.py")
+    assert said.returncode == 3, said.stderr
+    assert "../outside.py cannot be read on the worker: No such file or directory\nhint: " in said.stderr
+    assert "Your variables" not in said.stderr
+
+
 def test_each_cell_runs_once_though_the_broker_is_killed_again_and_again(course: tuple[Service, Runs]) -> None:
     service, run = course
     signs = service.place.signs

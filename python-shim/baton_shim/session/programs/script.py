@@ -10,16 +10,23 @@ import subprocess
 import sys
 
 from baton_shim.session.programs.report import ProgramFailed, Report
+from baton_shim.state.errors import GpuServiceError
 
 READ_BYTES = 1 << 16
+
+
+class ScriptUnreadable(GpuServiceError):
+    """The script is outside the folder of the session."""
 
 
 def run_script(arguments: list[str]) -> None:
     """Runs `python *arguments` in the session's folder and with its GPU.
 
     Raises:
+        ScriptUnreadable: The session cannot read the script.
         ProgramFailed: The exit status is not 0. `baton run` has already been informed.
     """
+    check_readable(arguments[0])
     report = Report()
     command = [sys.executable, "-P", "-m", "baton_shim.session.programs.script_start", *arguments]
     process = subprocess.Popen(
@@ -49,6 +56,16 @@ def run_script(arguments: list[str]) -> None:
         raise ProgramFailed(f"{arguments[0]} was ended by signal {-status}")
     if status > 0:
         raise ProgramFailed(f"{arguments[0]} ended with status {status}")
+
+
+def check_readable(script: str) -> None:
+    try:
+        open(script, "rb").close()
+    except OSError as error:
+        raise ScriptUnreadable(
+            f"{script} cannot be read on the worker: {error.strerror}",
+            "a job can read the current folder and all below it: change to the folder of the script",
+        ) from error
 
 
 def pass_on(process: subprocess.Popen[bytes], report: Report) -> None:

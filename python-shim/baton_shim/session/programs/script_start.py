@@ -37,11 +37,8 @@ def main() -> None:
 
 
 def read(script: str) -> CodeType:
-    try:
-        with open(script, "rb") as file:
-            source = file.read()
-    except OSError as error:
-        sys.exit(f"{script} cannot be read on the worker: {error.strerror}")
+    with open(script, "rb") as file:
+        source = file.read()
     return compile(source, script, "exec", dont_inherit=True)
 
 
