@@ -1,7 +1,6 @@
-//! A notebook file, version 4.5 of the format. Parts that do not matter here are preserved.
+//! A notebook file, version 4 of the format. Only what a run needs is checked; all is preserved.
 
 use crate::{parameters::Parameter, replace};
-use nbformat::{Notebook, NotebookError};
 use serde_json::{Map, Value, json};
 use std::{
     io,
@@ -12,6 +11,8 @@ const PARAMETERS: &str = "parameters";
 const INJECTED: &str = "injected-parameters";
 const MAY_FAIL: &str = "raises-exception";
 const SKIPPED: &str = "skip-execution";
+const CONVERT: &str =
+    "hint: `jupyter nbconvert --to notebook --inplace NOTEBOOK.ipynb` converts an older notebook";
 
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
@@ -34,7 +35,7 @@ pub struct CodeCell {
 }
 
 impl Document {
-    /// Reads a notebook. Older versions of the format are converted to 4.5.
+    /// Reads a notebook. Cells of the formats 4.0 to 4.4 get the ids that 4.5 requires.
     ///
     /// # Errors
     /// If the file cannot be read or is not a notebook.
@@ -50,26 +51,29 @@ impl Document {
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let wrong = |error: NotebookError| error.to_string();
-        let upgraded = match nbformat::parse_notebook(text).map_err(wrong)? {
-            // Use the file itself, because it has more than the types represent.
-            Notebook::V4(_) => {
-                return serde_json::from_str(text)
-                    .map(Self)
-                    .map_err(|error| error.to_string());
+        let text = text.trim_start_matches('\u{feff}'); // as some editors on Windows write it
+        let mut notebook: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let version = &notebook["nbformat"];
+        if version != 4 {
+            return Err(format!(
+                "its `nbformat` is {version} instead of 4\n{CONVERT}"
+            ));
+        }
+        let minor = notebook["nbformat_minor"].as_u64().unwrap_or(0);
+        notebook["nbformat_minor"] = minor.max(5).into();
+        complete_metadata(&mut notebook).ok_or("its metadata is not an object")?;
+        let cells = notebook["cells"].as_array_mut();
+        let cells = cells.ok_or("it has no list of cells")?;
+        for number in 0..cells.len() {
+            let metadata = complete_metadata(&mut cells[number]);
+            if metadata.is_none() || !cells[number]["cell_type"].is_string() {
+                return Err(format!("its cell {} is invalid", number + 1));
             }
-            Notebook::V4QuirksMode(quirks) => quirks.repair(),
-            Notebook::Legacy(legacy) => {
-                nbformat::upgrade_legacy_notebook(legacy).map_err(|error| error.to_string())?
+            if cells[number]["id"].is_null() {
+                cells[number]["id"] = free_id(cells, &format!("cell-{number}")).into();
             }
-            Notebook::V3(old) => {
-                nbformat::upgrade_v3_notebook(old).map_err(|error| error.to_string())?
-            }
-            _ => return Err("its version is unknown".to_owned()),
-        };
-        serde_json::to_value(upgraded)
-            .map(Self)
-            .map_err(|error| error.to_string())
+        }
+        Ok(Self(notebook))
     }
 
     fn cells(&self) -> &[Value] {
@@ -114,7 +118,7 @@ impl Document {
             .collect();
         let cell = json!({
             "cell_type": "code",
-            "id": free_id(cells),
+            "id": free_id(cells, INJECTED),
             "metadata": {"tags": [INJECTED]},
             "execution_count": null,
             "source": lines_of(&source.join("\n")),
@@ -191,11 +195,17 @@ fn has_tag(cell: &Value, tag: &str) -> bool {
     tags.is_some_and(|tags| tags.iter().any(|own| own == tag))
 }
 
-fn free_id(cells: &[Value]) -> String {
+/// Adds the metadata of a notebook or cell if it has none. Returns none if either is not an object.
+fn complete_metadata(of: &mut Value) -> Option<()> {
+    let metadata = of.as_object_mut()?.entry("metadata");
+    metadata.or_insert(json!({})).is_object().then_some(())
+}
+
+fn free_id(cells: &[Value], name: &str) -> String {
     let is_free = |id: &String| !cells.iter().any(|cell| cell["id"] == **id);
     let mut names = (0..).map(|number| match number {
-        0 => INJECTED.to_owned(),
-        number => format!("{INJECTED}-{number}"),
+        0 => name.to_owned(),
+        number => format!("{name}-{number}"),
     });
     names
         .find(is_free)
@@ -293,7 +303,42 @@ mod tests {
         assert_eq!(document.0["nbformat_minor"], 5);
         assert!(document.cells()[0]["id"].is_string());
         assert_eq!(sources(&document), ["a\nb"]);
-        assert!(Document::parse("{}").is_err());
-        assert!(Document::parse("no JSON").is_err());
+    }
+
+    #[test]
+    fn a_notebook_is_read_as_it_is() {
+        let mut first = code("same", "a", &[]);
+        first["metadata"]["scrolled"] = "auto".into();
+        first["outputs"] = json!([{
+            "output_type": "execute_result", "execution_count": null, "data": {}, "metadata": {},
+        }]);
+        let value = json!({
+            "nbformat": 4, "nbformat_minor": 5, "unknown": [1], "metadata": {"authors": ["Ada"]},
+            "cells": [first, code("same", "b", &[])],
+        });
+        for text in [value.to_string(), format!("\u{feff}{value}")] {
+            assert_eq!(Document::parse(&text).unwrap().0, value);
+        }
+    }
+
+    #[test]
+    fn the_error_says_why_a_file_is_no_notebook() {
+        for (text, why) in [
+            ("no JSON", "expected"),
+            ("[4]", "null instead of 4"),
+            ("{}", "null instead of 4"),
+            (r#"{"nbformat": 3, "worksheets": []}"#, CONVERT),
+            (r#"{"nbformat": 5, "cells": []}"#, "5 instead of 4"),
+            (r#"{"nbformat": 4}"#, "no list of cells"),
+            (r#"{"nbformat": 4, "metadata": 1, "cells": []}"#, "metadata"),
+            (
+                r#"{"nbformat": 4, "cells": [{"source": ""}]}"#,
+                "cell 1 is invalid",
+            ),
+            (r#"{"nbformat": 4, "cells": ["text"]}"#, "cell 1 is invalid"),
+        ] {
+            let error = Document::parse(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
     }
 }
