@@ -15,7 +15,7 @@ use serde_json::json;
 use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
 
 pub(crate) use self::files::{
-    few, file_not_fetched, file_not_opened, file_too_large, files_lost, files_missing,
+    few, file_not_fetched, file_not_opened, file_too_large, files_left, files_lost, files_missing,
     files_not_collected, files_not_copied, folder_cut, mirror_cut, mirror_lost_before, second_name,
 };
 pub(crate) use self::gpu::{

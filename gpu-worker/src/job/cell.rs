@@ -494,6 +494,12 @@ impl Run<'_> {
             Err(error) => return Some(Ending::without_state(Outcome::WorkerLost, error)),
         };
         self.outputs.warn(files.notes);
+        let (outcome, error) = match files.left {
+            left if left > 0 && outcome == Outcome::Ok && cell.kind.is_program() => {
+                (Outcome::Error, Some(messages::files_left(left)))
+            }
+            _ => (outcome, error),
+        };
         if let Some(mirror) = &mut self.session.mirror {
             mirror.after_cell();
         }

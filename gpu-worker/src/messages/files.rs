@@ -8,7 +8,8 @@ use std::path::Path;
 pub(crate) fn file_too_large(path: &RelativePath, file_bytes: u64, limit_bytes: u64) -> String {
     format!(
         "'{path}' ({}) stays on the GPU machine: the files of one cell may have {} in total \
-         (worker.files_limit); write less, or read what you need into a variable in the next %%gpu cell",
+         (worker.files_limit); write less, or, in an open notebook, read what you need into a variable in the \
+         next %%gpu cell",
         bytes(file_bytes),
         bytes(limit_bytes)
     )
@@ -66,6 +67,19 @@ pub(crate) fn second_name(path: &RelativePath) -> String {
     format!(
         "'{path}' stays on the GPU machine: it is another name (a hard link) of a file that no cell has opened; \
          copy the file instead"
+    )
+}
+
+/// A program has ended, and its session with it.
+pub(crate) fn files_left(files: usize) -> RemoteError {
+    let files = match files {
+        1 => "one file that it wrote is".to_owned(),
+        files => format!("{files} files that it wrote are"),
+    };
+    error(
+        "FilesLost",
+        &format!("The program ran, but {files} lost. A warning in its output says why"),
+        "write less, or ask your course staff to raise worker.files_limit, then run it again",
     )
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct Collected {
     pub(crate) chunks: Vec<ChunkHash>,
     /// Notes for the student.
     pub(crate) notes: Vec<String>,
+    /// How many files stay here.
+    pub(crate) left: usize,
 }
 
 /// Collects the changes of the cell that has ended in the session of this kernel. What background work of the session
@@ -78,11 +80,11 @@ impl Collecting {
         }
         let (fitting, left) = fitting(&scan.differences, self.limit_bytes);
         let limit_bytes = self.limit_bytes;
-        let left = left.iter().map(|(path, bytes)| match bytes {
+        let notes = left.iter().map(|(path, bytes)| match bytes {
             Some(bytes) => messages::file_too_large(path, *bytes, limit_bytes),
             None => messages::second_name(path),
         });
-        self.notes.extend(messages::few(left));
+        self.notes.extend(messages::few(notes));
         let Sent {
             changes,
             written,
@@ -108,6 +110,7 @@ impl Collecting {
             changes: payload,
             chunks,
             notes: self.notes,
+            left: left.len(),
         })
     }
 

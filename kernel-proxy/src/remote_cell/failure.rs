@@ -170,6 +170,19 @@ impl Failure {
         )
     }
 
+    /// The files that a program wrote cannot be written here.
+    pub(super) fn files_lost(error: &FilesError, job: JobId) -> Self {
+        let error = RemoteError::of_baton(
+            "FilesLost",
+            format!(
+                "The program ran, but the files that it wrote are lost: they could not be written here ({})",
+                describe(error)
+            ),
+            "make room, or change the permissions of the folder, then run it again",
+        );
+        Self::new(Outcome::WorkerLost, error, job)
+    }
+
     /// The job was attached by another kernel, was discarded, or has waited for too long.
     pub(super) fn not_attachable(job: JobId) -> Self {
         Self::service(

@@ -15,6 +15,7 @@ const NOT_UNDONE: &str =
     "Changes to files are not undone: the cell worked in the notebook's folder itself";
 
 /// Applies a cell's changes to the notebook's folder, and warns about each file that is not as the cell left it.
+/// A program fails instead if none can be applied: its session ends with it.
 pub(super) async fn apply(
     files: &mut NotebookFiles,
     display: &mut Display,
@@ -36,9 +37,12 @@ pub(super) async fn apply(
     };
     let lost = |error: FilesError| Failure::result_lost(&error, cell.job);
     let staged = match staged {
-        // If the disk is full, the folder is gone, or writing is not permitted, the variables are
-        // applied all the same.
+        // The disk is full, the folder is gone, or writing is not permitted.
         Err(error @ (FilesError::Io { .. } | FilesError::FolderGone { .. })) => {
+            if cell.kind.is_program() {
+                return Err(Failure::files_lost(&error, cell.job).into());
+            }
+            // The variables are applied all the same.
             display.warn(cell, &not_applied(&error)).await?;
             return Ok(None);
         }
