@@ -388,6 +388,50 @@ def test_a_script_that_the_worker_cannot_read_is_not_said_to_have_failed(service
     assert "Your variables" not in said.stderr
 
 
+def test_a_run_fails_if_its_files_cannot_be_written_here(service: Service, tmp_path: Path) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    run = Runs(service.place, tmp_path, **service.access)
+    (tmp_path / "train.py").write_text("open('model.bin', 'w').write('trained')\nprint('done')")
+    tmp_path.chmod(0o500)
+    said = run("train.py")
+    tmp_path.chmod(0o700)
+    assert (said.returncode, said.stdout) == (3, "done\n")
+    assert "FilesLost: The program ran, but the files that it wrote are lost: they could not be written" in said.stderr
+    assert "Permission denied" in said.stderr
+    assert "hint: make room, or change the permissions of the folder, then run it again" in said.stderr
+
+
+def test_a_run_fails_if_its_files_are_too_large_to_return(service: Service, tmp_path: Path) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror", BATON_WORKER_FILES_LIMIT="1MB")
+    run = Runs(service.place, tmp_path, **service.access)
+    write(tmp_path / "train.ipynb", "open('log.txt', 'w').write('fits')\nopen('model.bin', 'wb').write(bytes(3 << 20))")
+    said = run("train.ipynb")
+    assert said.returncode == 3
+    assert "FilesLost: The program ran, but one file that it wrote is lost. A warning in its output" in said.stderr
+    assert (tmp_path / "log.txt").read_text() == "fits"
+    assert not (tmp_path / "model.bin").exists()
+    ran = read(tmp_path / "train.out.ipynb")
+    assert "warning: 'model.bin' (3 MiB) stays on the GPU machine" in printed(ran.cells[0])
+    assert ran.metadata.baton.outcome == "service_failed"
+
+
+def test_who_stopped_a_run_is_said(course: tuple[Service, Runs], tmp_path: Path) -> None:
+    service, run = course
+    cell, _ = held(service.place, "stopped")
+    write(run.folder / "long.ipynb", cell)
+    running = run.begin("long.ipynb")
+    staff = Runs(service.place, run.folder, XDG_STATE_HOME=str(tmp_path), **service.access)
+    [job] = wait_until(lambda: json.loads(staff("--json", "--state", "started", command="jobs").stdout), "it runs")
+    assert staff(job["job"], "--reason", "it takes too long", command="cancel").returncode == 0
+    _, stderr = running.communicate(timeout=300)
+    assert running.returncode == 130
+    line = "Your course staff stopped this job (it takes too long)\n"
+    assert line in stderr
+    assert line in run(job["job"], command="logs").stderr
+
+
 def test_each_cell_runs_once_though_the_broker_is_killed_again_and_again(course: tuple[Service, Runs]) -> None:
     service, run = course
     signs = service.place.signs

@@ -54,7 +54,7 @@ pub enum End {
     /// The program failed and has reported why.
     ProgramFailed(String),
     Interrupted,
-    /// It was stopped at the broker before it ran.
+    /// Course staff stopped it: who, and why.
     Stopped(String),
     /// The time limit of the job, or of cells in its course, was reached.
     TimedOut,
@@ -151,11 +151,13 @@ impl Runner {
             None => End::Done,
             Some(error) => match error.ename.as_str() {
                 "ProgramFailed" => End::ProgramFailed(error.evalue),
-                "KeyboardInterrupt" => End::Interrupted,
-                "CellStopped" => End::Stopped(error.evalue),
+                "KeyboardInterrupt" if error.evalue.is_empty() => End::Interrupted,
+                "KeyboardInterrupt" => End::Stopped(error.evalue),
+                "CellStopped" => End::Stopped(in_words_of_run(&error.evalue, &error.traceback)),
                 "CellTimeout" => End::TimedOut,
-                _ => {
-                    End::ServiceFailed(service_error(&error.ename, &error.evalue, &error.traceback))
+                name => {
+                    let why = in_words_of_run(&error.evalue, &error.traceback);
+                    End::ServiceFailed(format!("{name}: {why}"))
                 }
             },
         })
@@ -170,11 +172,14 @@ impl Runner {
 }
 
 /// The service's message with its hints. A run has no variables that could be safe.
-fn service_error(name: &str, message: &str, traceback: &[String]) -> String {
+fn in_words_of_run(message: &str, traceback: &[String]) -> String {
     let message = message.trim_end_matches(SAFE).trim_end_matches(". ");
-    let hints = traceback.iter().filter(|line| line.starts_with("hint: "));
-    let lines = std::iter::once(format!("{name}: {message}")).chain(hints.cloned());
-    lines.collect::<Vec<_>>().join("\n")
+    let hints = traceback.iter().map(String::as_str);
+    let hints = hints.filter(|line| line.starts_with("hint: "));
+    std::iter::once(message)
+        .chain(hints)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// The cell that runs the program. It defines no variables.

@@ -326,8 +326,10 @@ async fn a_running_job_is_interrupted() {
     worker.report(job, 1, 2, vec![over]).await;
     let (outcome, error) = end(ada.events_after(job, 0).await);
     assert_eq!(outcome, Outcome::Cancelled);
+    let error = error.unwrap();
+    assert_eq!(error.value, "tia stopped this cell (it loops)");
     assert_eq!(
-        error.unwrap().traceback[1],
+        error.traceback[1],
         "tia stopped this cell (it loops). Its changes so far are in your notebook"
     );
 }

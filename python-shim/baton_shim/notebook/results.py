@@ -77,7 +77,7 @@ def exception_of(outcome: str, error: dict[str, Any] | None, returned: Returned 
         return errors.with_lines(errors.stand_in(error["name"], error["value"], TimeoutError), error["traceback"])
     if outcome == "cancelled" or error is None:
         lines = error["traceback"] if error else []
-        interrupted = KeyboardInterrupt()
+        interrupted = KeyboardInterrupt(error["value"]) if error and error["value"] else KeyboardInterrupt()
         if returned is not None and returned.error is not None:
             found = errors.rebuild(returned.error, "KeyboardInterrupt", "", home.namespace)
             interrupted.__traceback__ = found.__traceback__

@@ -15,7 +15,7 @@ use crate::{
     record::{AuditEntry, Write},
 };
 use baton_protocol::{
-    JobId,
+    JobId, JobKind,
     api::{self, CourseChange},
 };
 use std::time::Duration;
@@ -156,7 +156,7 @@ fn stop(
         return Err(NotDone::Over);
     }
     if who.person() != Some(&job.account.owner) {
-        job.stop(stopped_by(who, reason.as_deref()));
+        job.stop(stopped_by(who, job.kind, reason.as_deref()));
     }
     let course = job.account.course.clone();
     cancel(dispatch, id, batch);
@@ -410,10 +410,11 @@ fn check_reason(reason: Option<&str>) -> Result<(), NotDone> {
     }
 }
 
-fn stopped_by(who: &Identity, reason: Option<&str>) -> String {
+fn stopped_by(who: &Identity, kind: JobKind, reason: Option<&str>) -> String {
     let who = who.person().unwrap_or("Your course staff");
+    let what = if kind.is_program() { "job" } else { "cell" };
     match reason {
-        Some(reason) => format!("{who} stopped this cell ({reason})"),
-        None => format!("{who} stopped this cell"),
+        Some(reason) => format!("{who} stopped this {what} ({reason})"),
+        None => format!("{who} stopped this {what}"),
     }
 }

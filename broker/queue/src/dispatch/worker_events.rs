@@ -266,6 +266,7 @@ fn set_stopped_message(event: &mut JobEvent, words: &str, ran: bool) {
         *outcome = Outcome::Refused;
         *error = Some(stopped_before_it_ran(words));
     } else if let Some(error) = error {
+        words.clone_into(&mut error.value);
         let line = format!("{words}. Its changes so far are in your notebook");
         error.traceback.push(line);
     }
