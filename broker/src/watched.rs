@@ -1,6 +1,7 @@
 //! A settings file that is read again whenever it changes. If a new version is invalid, the
 //! previous one stays in use. A version that is still being written is not read: many programs empty a
-//! file before they write it, and for example an empty file of people is valid.
+//! file before they write it, and for example an empty file of people is valid. In the same way, a file
+//! that is missing for a moment is being replaced.
 
 use anyhow::Context;
 use std::{
@@ -19,10 +20,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A version that has not changed for this long is complete.
 const COMPLETE_AFTER: Duration = Duration::from_millis(200);
 
-/// Differs between two versions of a file.
+/// Differs between two versions of a file. The time of the last change is also that of a new owner or mode, with which
+/// the file may be usable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     modified: SystemTime,
+    changed: (i64, i64),
     bytes: u64,
     inode: u64,
 }
@@ -40,10 +43,10 @@ struct SettingsFile<T> {
 }
 
 struct Seen {
-    /// The last version that was read.
-    read: Stamp,
+    /// The last version that was read; `None` if the file was missing.
+    read: Option<Stamp>,
     /// A newer one, and when it was seen first.
-    newer: Option<(Stamp, Instant)>,
+    newer: Option<(Option<Stamp>, Instant)>,
 }
 
 impl<T> Watched<T> {
@@ -55,7 +58,7 @@ impl<T> Watched<T> {
         let stamp = Stamp::of(&path).with_context(failed)?;
         let content = read(&path).with_context(failed)?;
         let seen = Seen {
-            read: stamp,
+            read: Some(stamp),
             newer: None,
         };
         Ok(Self {
@@ -101,14 +104,13 @@ impl<T> Watched<T> {
             return;
         };
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-        // A missing file is probably about to be replaced. Until then its last contents stay in use.
-        let Ok(now) = Stamp::of(path) else { return };
+        let now = Stamp::of(path).ok();
         if now == seen.read || !seen.is_complete(now) {
             return;
         }
         let content = read(path);
         // Otherwise it was written again meanwhile.
-        if !Stamp::of(path).is_ok_and(|stamp| stamp == now) {
+        if Stamp::of(path).ok() != now {
             return;
         }
         seen.read = now;
@@ -127,11 +129,11 @@ impl<T> Watched<T> {
 
 impl Seen {
     /// Whether this version has been unchanged for a while, as far as its time or two looks at it show.
-    fn is_complete(&mut self, now: Stamp) -> bool {
+    fn is_complete(&mut self, now: Option<Stamp>) -> bool {
         let known = self.newer.filter(|(newer, _)| *newer == now);
         let (_, since) = *self.newer.insert(known.unwrap_or((now, Instant::now())));
-        let age = SystemTime::now().duration_since(now.modified);
-        age.is_ok_and(|age| age >= COMPLETE_AFTER) || since.elapsed() >= COMPLETE_AFTER
+        let age = now.and_then(|now| SystemTime::now().duration_since(now.modified).ok());
+        age.is_some_and(|age| age >= COMPLETE_AFTER) || since.elapsed() >= COMPLETE_AFTER
     }
 }
 
@@ -140,6 +142,7 @@ impl Stamp {
         let metadata = fs::metadata(path)?;
         Ok(Self {
             modified: metadata.modified()?,
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
             bytes: metadata.size(),
             inode: metadata.ino(),
         })
@@ -151,6 +154,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
     use tokio::time::advance;
 
     #[tokio::test(start_paused = true)]
@@ -186,5 +190,82 @@ mod tests {
         // The file's time shows that nothing has written to it for a while.
         write("eve", SystemTime::now() - COMPLETE_AFTER);
         check("eve").await;
+    }
+
+    /// The number of bytes of a file that only its owner may read.
+    fn private_bytes(path: &Path) -> anyhow::Result<u64> {
+        let metadata = fs::metadata(path)?;
+        anyhow::ensure!(metadata.mode() & 0o077 == 0, "Other users can read it");
+        Ok(metadata.size())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_with_a_new_mode_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("people.toml");
+        let set_mode = |mode| {
+            let changed = || fs::metadata(&path).unwrap().ctime_nsec();
+            let before = changed();
+            // Two changes within one tick of the file system's clock have the same time.
+            while changed() == before {
+                fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            }
+        };
+        let settle = async |watched: &Watched<u64>| {
+            watched.newest();
+            advance(COMPLETE_AFTER).await;
+            *watched.newest()
+        };
+        fs::write(&path, "ada, bob").unwrap();
+        set_mode(0o600);
+        let watched = Watched::open(path.clone(), private_bytes).unwrap();
+        assert_eq!(*watched.newest(), 8);
+        fs::write(&path, "ada").unwrap();
+        set_mode(0o644);
+        assert_eq!(settle(&watched).await, 8);
+        set_mode(0o600);
+        assert_eq!(settle(&watched).await, 3);
+    }
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_missing_file_is_logged_once_and_read_when_it_returns() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(move || writer.clone())
+            .finish();
+        let _logging = tracing::subscriber::set_default(subscriber);
+        let lines = || String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let (path, aside) = (folder.path().join("courses"), folder.path().join("aside"));
+        fs::write(&path, "ml").unwrap();
+        let watched = Watched::open(path.clone(), |path| Ok(fs::read_to_string(path)?)).unwrap();
+        fs::rename(&path, &aside).unwrap();
+        assert_eq!(*watched.newest(), "ml");
+        // It may be about to be replaced.
+        assert_eq!(lines(), "");
+        for _ in 0..3 {
+            advance(COMPLETE_AFTER).await;
+            assert_eq!(*watched.newest(), "ml");
+        }
+        assert_eq!(lines().matches("No such file").count(), 1, "{}", lines());
+        fs::write(&aside, "ml and vision").unwrap();
+        fs::rename(&aside, &path).unwrap();
+        watched.newest();
+        advance(COMPLETE_AFTER).await;
+        assert_eq!(*watched.newest(), "ml and vision");
     }
 }
