@@ -107,7 +107,7 @@ impl Add {
         };
         person.expires = self.expiry.at()?;
         file.add(&person)?;
-        file.write()?;
+        file.write_next()?.replace()?;
         show_token(name, &token, self.worker);
         Ok(ExitCode::SUCCESS)
     }
@@ -140,7 +140,7 @@ impl Import {
             file.add(&person)?;
             tokens.push([name, token]);
         }
-        file.write()?;
+        file.write_next()?.replace()?;
         let added = tokens.len();
         if added > 0 {
             printed.write_record(["name", "token"])?;
@@ -197,7 +197,7 @@ fn remove(mut file: PeopleFile, names: &[String]) -> anyhow::Result<ExitCode> {
     for name in names {
         file.remove(name)?;
     }
-    file.write()?;
+    file.write_next()?.replace()?;
     for name in names {
         errln!("{name} was removed: the token no longer works");
     }
@@ -207,7 +207,7 @@ fn remove(mut file: PeopleFile, names: &[String]) -> anyhow::Result<ExitCode> {
 fn rotate(mut file: PeopleFile, name: &str, expiry: &Expiry) -> anyhow::Result<ExitCode> {
     let token = new_token();
     let is_worker = file.set_token(name, &token, expiry.at()?)?;
-    file.write()?;
+    file.write_next()?.replace()?;
     show_token(name, &token, is_worker);
     Ok(ExitCode::SUCCESS)
 }

@@ -5,6 +5,7 @@ use nix::sys::signal::Signal;
 use std::{
     fs,
     os::unix::fs::{MetadataExt, chown},
+    thread,
 };
 
 /// In the home's folder, so that the file has a relative path.
@@ -90,10 +91,37 @@ fn people_are_added_listed_given_new_tokens_and_removed() {
     assert!(text(&home).contains("# The first one.\nname = \"ada\"  # of 1815"));
     assert_eq!(mode(&home.path("people.toml")), 0o600);
     let files = fs::read_dir(home.path("")).unwrap();
-    let names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let others: Vec<String> = names.filter(|name| name != "people.toml").collect();
     assert!(
-        !names.iter().any(|name| name == "people.toml.new"),
-        "{names:?}"
+        !others.iter().any(|name| name.contains("tmp")),
+        "{others:?}"
+    );
+}
+
+#[test]
+fn changes_at_the_same_time_are_all_kept() {
+    let home = Home::new();
+    done(&home, &["add", "root"]);
+    let names: Vec<String> = (0..12).map(|number| format!("person-{number}")).collect();
+    thread::scope(|scope| {
+        for name in &names {
+            scope.spawn(|| done(&home, &["add", name]));
+        }
+    });
+    thread::scope(|scope| {
+        for name in &names[..6] {
+            scope.spawn(|| done(&home, &["remove", name]));
+        }
+        for name in &names[6..] {
+            scope.spawn(|| done(&home, &["rotate", name]));
+        }
+    });
+    let listed = done(&home, &["list"]).stdout;
+    assert_eq!(listed.lines().count(), 1 + 1 + 6, "{listed}");
+    assert!(
+        names[6..].iter().all(|name| listed.contains(name)),
+        "{listed}"
     );
 }
 

@@ -1,23 +1,32 @@
 //! Changes to the people file that preserve everything else that a person wrote in it.
 //!
-//! **Invariant:** the file is replaced in one step, by one that the broker can read.
+//! **Invariant:** the file is replaced in one step, by one that the broker can read. Nobody else changes
+//! it between reading and replacing it, because its folder is locked.
 
-use crate::service::private_file;
 use anyhow::Context;
 use baton_broker::{People, Person, Role};
 use jiff::Timestamp;
 use std::{
     collections::BTreeMap,
-    fs::{self, OpenOptions},
-    io::Write,
+    fs::{self, File},
+    io::{self, Write},
     os::unix::fs::{MetadataExt, fchown},
     path::{Path, PathBuf},
 };
+use tempfile::NamedTempFile;
 use toml_edit::{ArrayOfTables, DocumentMut, InlineTable, Item, Table, value};
 
 pub(super) struct PeopleFile {
     path: PathBuf,
     document: DocumentMut,
+    /// Unlike the file, its folder is not replaced.
+    _locked_folder: File,
+}
+
+/// The next version of the file, complete and checked.
+pub(super) struct NextVersion<'file> {
+    file: NamedTempFile,
+    of: &'file PeopleFile,
 }
 
 pub(super) fn unreadable(path: &Path) -> String {
@@ -26,22 +35,29 @@ pub(super) fn unreadable(path: &Path) -> String {
 
 impl PeopleFile {
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
-        People::read(path).with_context(|| unreadable(path))?;
-        let text = fs::read_to_string(path).with_context(|| unreadable(path))?;
-        Ok(Self {
-            path: path.to_owned(),
-            document: text.parse().with_context(|| unreadable(path))?,
-        })
+        let locked_folder = lock(folder_of(path)).with_context(|| unreadable(path))?;
+        Self::read(path, locked_folder).with_context(|| unreadable(path))
     }
 
     pub(super) fn open_or_create(path: &Path) -> anyhow::Result<Self> {
+        let locked_folder = lock(folder_of(path)).with_context(|| unreadable(path))?;
         match path.exists() {
-            true => Self::open(path),
+            true => Self::read(path, locked_folder).with_context(|| unreadable(path)),
             false => Ok(Self {
                 path: path.to_owned(),
                 document: DocumentMut::new(),
+                _locked_folder: locked_folder,
             }),
         }
+    }
+
+    fn read(path: &Path, locked_folder: File) -> anyhow::Result<Self> {
+        People::read(path)?;
+        Ok(Self {
+            path: path.to_owned(),
+            document: fs::read_to_string(path)?.parse()?,
+            _locked_folder: locked_folder,
+        })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -122,21 +138,43 @@ impl PeopleFile {
     }
 
     /// The file still belongs to the broker's user, even if root changes it.
-    pub(super) fn write(&self) -> anyhow::Result<()> {
-        let failed = || format!("Failed to write {}", self.path.display());
-        let new = self.path.with_added_extension("new");
-        let mut options = OpenOptions::new();
-        let mut file = private_file(&new, options.write(true).create(true).truncate(true))
-            .with_context(failed)?;
-        file.write_all(self.document.to_string().as_bytes())
-            .with_context(failed)?;
-        if let Ok(before) = fs::metadata(&self.path) {
-            fchown(&file, Some(before.uid()), Some(before.gid())).with_context(failed)?;
-        }
-        file.sync_all().with_context(failed)?;
-        People::read(&new).with_context(failed)?;
-        fs::rename(&new, &self.path).with_context(failed)
+    pub(super) fn write_next(&self) -> anyhow::Result<NextVersion<'_>> {
+        let write = || {
+            let mut file = NamedTempFile::new_in(folder_of(&self.path))?;
+            file.write_all(self.document.to_string().as_bytes())?;
+            if let Ok(before) = fs::metadata(&self.path) {
+                fchown(&file, Some(before.uid()), Some(before.gid()))?;
+            }
+            file.as_file().sync_all()?;
+            People::read(file.path())?;
+            anyhow::Ok(file)
+        };
+        let file = write().with_context(|| unwritable(&self.path))?;
+        Ok(NextVersion { file, of: self })
     }
+}
+
+impl NextVersion<'_> {
+    pub(super) fn replace(self) -> anyhow::Result<()> {
+        let path = &self.of.path;
+        let replaced = self.file.persist(path);
+        replaced.map(drop).with_context(|| unwritable(path))
+    }
+}
+
+fn unwritable(path: &Path) -> String {
+    format!("Failed to write {}", path.display())
+}
+
+fn lock(folder: &Path) -> io::Result<File> {
+    let folder = File::open(folder)?;
+    folder.lock()?;
+    Ok(folder)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    folder.unwrap_or(Path::new("."))
 }
 
 fn is_called(person: &Table, name: &str) -> bool {
