@@ -1,5 +1,7 @@
 //! `baton people`: who may use a broker without a JupyterHub. It gives people and workers tokens,
 //! and writes their permissions into the people file, which a running broker reloads by itself.
+//!
+//! **Invariant:** no token is valid that could not be printed. So tokens are printed before the file changes.
 
 mod file;
 mod roster;
@@ -14,7 +16,13 @@ use baton_broker::{People, Person, Role};
 use clap::{Args, Subcommand};
 use file::PeopleFile;
 use jiff::{Timestamp, tz::TimeZone};
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
 
 /// Manage who may use the broker, without a Hub
 #[derive(Subcommand)]
@@ -107,9 +115,7 @@ impl Add {
         };
         person.expires = self.expiry.at()?;
         file.add(&person)?;
-        file.write_next()?.replace()?;
-        show_token(name, &token, self.worker);
-        Ok(ExitCode::SUCCESS)
+        give_token(&file, name, &token, self.worker)
     }
 
     fn roles(&self) -> BTreeMap<String, Role> {
@@ -126,9 +132,8 @@ impl Import {
         let expires = self.expiry.at()?;
         let people = roster::read(&self.roster, self.course.as_deref())
             .with_context(|| format!("Failed to read {}", self.roster.display()))?;
-        let mut printed = csv::Writer::from_writer(std::io::stdout());
-        let mut tokens = Vec::new();
-        let mut changed = 0;
+        let mut tokens = csv::Writer::from_writer(Vec::new());
+        let (mut added, mut changed) = (0, 0);
         for (name, courses) in people {
             if file.has(&name) {
                 changed += usize::from(file.add_courses(&name, &courses));
@@ -138,17 +143,13 @@ impl Import {
             let mut person = Person::new(name.clone(), &token, false, courses);
             person.expires = expires;
             file.add(&person)?;
-            tokens.push([name, token]);
+            if added == 0 {
+                tokens.write_record(["name", "token"])?;
+            }
+            tokens.write_record([name, token])?;
+            added += 1;
         }
-        file.write_next()?.replace()?;
-        let added = tokens.len();
-        if added > 0 {
-            printed.write_record(["name", "token"])?;
-        }
-        for token in tokens {
-            printed.write_record(token)?;
-        }
-        printed.flush()?;
+        replace_after_printing(&file, &tokens.into_inner()?)?;
         errln!("Added {added} people, and changed the course or role of {changed}");
         if added > 0 {
             errln!(
@@ -207,17 +208,32 @@ fn remove(mut file: PeopleFile, names: &[String]) -> anyhow::Result<ExitCode> {
 fn rotate(mut file: PeopleFile, name: &str, expiry: &Expiry) -> anyhow::Result<ExitCode> {
     let token = new_token();
     let is_worker = file.set_token(name, &token, expiry.at()?)?;
-    file.write_next()?.replace()?;
-    show_token(name, &token, is_worker);
-    Ok(ExitCode::SUCCESS)
+    give_token(&file, name, &token, is_worker)
 }
 
-fn show_token(name: &str, token: &str, is_worker: bool) {
-    outln!("{token}");
+fn give_token(
+    file: &PeopleFile,
+    name: &str,
+    token: &str,
+    is_worker: bool,
+) -> anyhow::Result<ExitCode> {
+    replace_after_printing(file, format!("{token}\n").as_bytes())?;
     let reader = if is_worker { "the worker's user" } else { name };
     errln!(
         "This is the token of {name}, shown once: put it into a file that only {reader} can read, and name the file with BATON_TOKEN_FILE"
     );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn replace_after_printing(file: &PeopleFile, tokens: &[u8]) -> anyhow::Result<()> {
+    let next = file.write_next()?;
+    let mut stdout = io::stdout().lock();
+    let printed = stdout.write_all(tokens).and_then(|()| stdout.flush());
+    printed.with_context(|| {
+        let path = file.path().display();
+        format!("The output could not be written, so {path} was not changed")
+    })?;
+    next.replace()
 }
 
 fn what(person: &Person) -> String {

@@ -126,6 +126,32 @@ fn changes_at_the_same_time_are_all_kept() {
 }
 
 #[test]
+fn without_output_nothing_changes() {
+    let home = Home::new();
+    home.write("roster.csv", "name\nada\nbob\n");
+    done(&home, &["add", "eve"]);
+    let before = text(&home);
+    for arguments in [
+        &["add", "ada"][..],
+        &["rotate", "eve"],
+        &["import", "roster.csv"],
+    ] {
+        let all = [&["people"], arguments, &["--people-file", "people.toml"]].concat();
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut baton = home.command(&all).stdout(full).spawn().unwrap();
+        assert!(!baton.wait().unwrap().success(), "{arguments:?}");
+        assert_eq!(text(&home), before, "{arguments:?}");
+    }
+    assert_eq!(
+        done(&home, &["import", "roster.csv"])
+            .stdout
+            .lines()
+            .count(),
+        3
+    );
+}
+
+#[test]
 fn what_makes_no_sense_changes_nothing() {
     let home = Home::new();
     for (arguments, why) in [

@@ -1,6 +1,6 @@
 //! Changes to the people file that preserve everything else that a person wrote in it.
 //!
-//! **Invariant:** the file is replaced in one step, by one that the broker can read. Nobody else changes
+//! **Invariant:** the file is replaced in one step, by one that the broker can read. No other process changes
 //! it between reading and replacing it, because its folder is locked.
 
 use anyhow::Context;
