@@ -30,6 +30,30 @@ fn last_digits(text: &str) -> Result<String, &'static str> {
     }
 }
 
+/// A number of people, in words.
+pub(crate) fn count_people(number: impl Into<usize>) -> String {
+    match number.into() {
+        1 => "1 person".to_owned(),
+        number => format!("{number} people"),
+    }
+}
+
+const LONGEST_NAME: usize = 100;
+
+/// Checks the name of a person, a worker or a course, which tables and logs show on one line.
+///
+/// # Errors
+/// If it cannot be one; the message says what is expected.
+pub(crate) fn read_name(text: &str) -> Result<String, String> {
+    let is_long = text.chars().count() > LONGEST_NAME;
+    match text.trim().is_empty() || is_long || text.contains(char::is_control) {
+        true => Err(format!(
+            "a name is one line of 1 to {LONGEST_NAME} characters, without control characters"
+        )),
+        false => Ok(text.to_owned()),
+    }
+}
+
 /// A job, as people name it.
 #[derive(Args)]
 pub(crate) struct JobArgument {

@@ -8,6 +8,7 @@ mod roster;
 
 use super::ask::text::table;
 use crate::{
+    arguments::{count_people, read_name},
     service::new_token,
     settings::{Settings, Value},
 };
@@ -51,12 +52,13 @@ pub(crate) enum PeopleAction {
 #[derive(Args)]
 pub(crate) struct Add {
     /// The name of the person or worker
+    #[arg(value_parser = read_name)]
     name: String,
     /// A course that the person takes
-    #[arg(long)]
+    #[arg(long, value_parser = read_name)]
     course: Vec<String>,
     /// A course that the person is staff of
-    #[arg(long, value_name = "COURSE")]
+    #[arg(long, value_name = "COURSE", value_parser = read_name)]
     staff_of: Vec<String>,
     /// The person is an admin and can see everything
     #[arg(long)]
@@ -74,7 +76,7 @@ pub(crate) struct Import {
     #[arg(value_name = "ROSTER.csv")]
     roster: PathBuf,
     /// The course for lines without a course
-    #[arg(long)]
+    #[arg(long, value_parser = read_name)]
     course: Option<String>,
     #[command(flatten)]
     expiry: Expiry,
@@ -133,7 +135,7 @@ impl Import {
         let people = roster::read(&self.roster, self.course.as_deref())
             .with_context(|| format!("Failed to read {}", self.roster.display()))?;
         let mut tokens = csv::Writer::from_writer(Vec::new());
-        let (mut added, mut changed) = (0, 0);
+        let (mut added, mut changed) = (0_usize, 0);
         for (name, courses) in people {
             if file.has(&name) {
                 changed += usize::from(file.add_courses(&name, &courses));
@@ -150,10 +152,11 @@ impl Import {
             added += 1;
         }
         replace_after_printing(&file, &tokens.into_inner()?)?;
-        errln!("Added {added} people, and changed the course or role of {changed}");
+        let people = count_people(added);
+        errln!("Added {people}, and changed the course or role of {changed}");
         if added > 0 {
             errln!(
-                "Their tokens are above, shown once: give each person only their own line, and keep no copy"
+                "The tokens are above, shown once: give each person only their own line, and keep no copy"
             );
         }
         Ok(ExitCode::SUCCESS)

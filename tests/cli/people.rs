@@ -158,6 +158,17 @@ fn what_makes_no_sense_changes_nothing() {
         (&["remove", "ada"][..], "Failed to read"),
         (&["list"], "Failed to read"),
         (&["add", "ada", "--expires", "yesterday"], "hint: write 30d"),
+        (&["add", "ada\nbob"], "one line of 1 to 100 characters"),
+        (&["add", "\u{1b}[31mada"], "without control characters"),
+        (
+            &["add", &"a".repeat(101)],
+            "one line of 1 to 100 characters",
+        ),
+        (&["add", " "], "one line of 1 to 100 characters"),
+        (
+            &["add", "ada", "--course", "m\tl"],
+            "without control characters",
+        ),
         (
             &["add", "ada", "--expires", "2001-01-01T00:00:00Z"],
             "in the past",
@@ -229,6 +240,16 @@ fn a_roster_is_imported_as_often_as_it_grows() {
     );
     let before = text(&home);
     assert_eq!(before.matches("expires").count(), 2);
+    home.write("one.csv", "name\nivy\n");
+    let said = done(&home, &["import", "one.csv"]);
+    assert!(
+        said.stderr.contains("Added 1 person, and"),
+        "{}",
+        said.stderr
+    );
+    done(&home, &["remove", "ivy"]);
+    assert_eq!(text(&home).trim(), before.trim());
+    let before = text(&home);
     let again = done(&home, &import);
     assert_eq!(again.stdout, "");
     assert_eq!(text(&home), before);
@@ -239,6 +260,10 @@ fn a_roster_is_imported_as_often_as_it_grows() {
             "Line 2 is not valid\n  because: The role must be student or staff, not boss",
         ),
         ("name,course\nada,ml\n,ml\n", "Line 3"),
+        (
+            "name\n\"ada\nbob\"\n",
+            "Line 2 is not valid\n  because: a name is one line",
+        ),
     ] {
         home.write("roster.csv", roster);
         let said = people(&home, &["import", "roster.csv"]);

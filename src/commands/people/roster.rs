@@ -1,6 +1,7 @@
 //! A roster: a CSV file with a line for each person and course, as exported from a spreadsheet or a
 //! university's system.
 
+use crate::arguments::read_name;
 use anyhow::Context;
 use baton_broker::Role;
 use std::{collections::BTreeMap, path::Path};
@@ -32,12 +33,12 @@ pub(super) fn read(
     for (number, row) in reader.deserialize().enumerate() {
         let at = || format!("Line {} is not valid", number + 2);
         let row: Row = row.with_context(at)?;
-        anyhow::ensure!(!row.name.is_empty(), "{}: it has no name", at());
+        let checked = |name: &str| read_name(name).map_err(anyhow::Error::msg).with_context(at);
         let named = row.course.as_deref().filter(|course| !course.is_empty());
-        let courses = people.entry(row.name).or_default();
+        let courses = people.entry(checked(&row.name)?).or_default();
         if let Some(course) = named.or(course) {
             let role = role(row.role.as_deref().unwrap_or_default()).with_context(at)?;
-            courses.insert(course.to_owned(), role);
+            courses.insert(checked(course)?, role);
         }
     }
     Ok(people)

@@ -5,7 +5,7 @@ mod report;
 
 use super::{Plan, read_rates};
 use crate::{
-    arguments::{GroupArgument, KindArgument, PoolArgument},
+    arguments::{GroupArgument, KindArgument, PoolArgument, count_people},
     settings::{Settings, SettingsError},
 };
 use anyhow::Context;
@@ -79,7 +79,7 @@ pub(super) fn simulate(
             false => "",
         }
     );
-    out.push_str(&report::waits(&named.names, &counted(people), &answer));
+    out.push_str(&report::waits(&named.names, &count_people(people), &answer));
     out.push('\n');
     out.push_str(&report::machines(&named.names, &answer));
     let _ = writeln!(
@@ -171,8 +171,8 @@ fn groups(plan: &Plan) -> anyhow::Result<Vec<(String, Group)>> {
             "A time cannot be zero; the shortest is 1 ms"
         );
         let name = match said.name.as_str() {
-            "" => counted(said.people),
-            words => format!("{}: {words}", counted(said.people)),
+            "" => count_people(said.people),
+            words => format!("{}: {words}", count_people(said.people)),
         };
         groups.push((name, group(said.people, &said.needs, edit, run)));
     }
@@ -267,13 +267,6 @@ impl Named {
             machines.kind.slots == 1 && machines.kind.speed == 1.0 && groups.iter().all(meets)
         };
         groups.len() == 1 && pools.is_empty() && machines.iter().all(is_usual)
-    }
-}
-
-fn counted(people: u16) -> String {
-    match people {
-        1 => "1 person".to_owned(),
-        _ => format!("{people} people"),
     }
 }
 
