@@ -21,6 +21,7 @@ use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
+use tempfile::NamedTempFile;
 
 /// How long a second `baton up` waits for the first one to answer or to end.
 const OTHER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -235,19 +236,20 @@ pub(crate) fn check_private(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The secret in a file; creates a new one if the file does not exist.
+/// The secret in a file that only this user may read; creates a new one if there is none.
 pub(crate) fn token_in(path: &Path) -> anyhow::Result<String> {
-    let read = || fs::read_to_string(path).map(|text| text.trim().to_owned());
-    let failed = || format!("Failed to use the token file {}", path.display());
-    match read() {
-        Ok(token) if !token.is_empty() => return Ok(token),
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(error).with_context(failed);
-        }
-        _ => {}
+    if let Some(token) = secrets::private_token(path)? {
+        return Ok(token);
     }
     let token = new_token();
-    write_private(path, &token).with_context(failed)?;
+    // An empty file would keep its mode.
+    let write = || {
+        let folder = path.parent().unwrap_or(path);
+        let mut file = NamedTempFile::new_in(folder)?;
+        writeln!(file, "{token}")?;
+        file.persist(path).map_err(io::Error::from)
+    };
+    write().with_context(|| format!("Failed to write the token file {}", path.display()))?;
     Ok(token)
 }
 

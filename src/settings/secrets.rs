@@ -35,15 +35,21 @@ pub(crate) fn token(settings: &Settings) -> Result<Option<Token>, SettingsError>
 
 /// The token of `baton login`.
 fn login_token(settings: &Settings) -> Result<Option<Token>, SettingsError> {
-    let path = &settings.login_token_file;
+    let token = private_token(&settings.login_token_file)?;
+    Ok(token.as_deref().map(Token::new))
+}
+
+/// The token in a file that other users must not be able to read; `None` if there is no token in it.
+pub(crate) fn private_token(path: &Path) -> Result<Option<String>, SettingsError> {
     let Ok(metadata) = std::fs::metadata(path) else {
         return Ok(None);
     };
-    if metadata.permissions().mode() & 0o077 != 0 {
-        return Err(SettingsError::OpenTokenFile { path: path.clone() });
+    let token = read_token(path)?;
+    if token.is_some() && metadata.permissions().mode() & 0o077 != 0 {
+        let path = path.to_owned();
+        return Err(SettingsError::OpenTokenFile { path });
     }
-    let token = secret(None, Some(path))?;
-    Ok(token.as_deref().map(Token::new))
+    Ok(token)
 }
 
 fn secret(text: Option<&str>, file: Option<&Path>) -> Result<Option<String>, SettingsError> {
@@ -53,11 +59,14 @@ fn secret(text: Option<&str>, file: Option<&Path>) -> Result<Option<String>, Set
     let Some(path) = file else {
         return Ok(None);
     };
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text.trim().to_owned())),
-        Err(source) => Err(SettingsError::TokenFile {
-            path: path.to_owned(),
-            source,
-        }),
-    }
+    Ok(Some(read_token(path)?.unwrap_or_default()))
+}
+
+fn read_token(path: &Path) -> Result<Option<String>, SettingsError> {
+    let text = std::fs::read_to_string(path).map_err(|source| SettingsError::TokenFile {
+        path: path.to_owned(),
+        source,
+    })?;
+    let token = text.trim();
+    Ok((!token.is_empty()).then(|| token.to_owned()))
 }

@@ -2,7 +2,10 @@
 
 use crate::home::{Home, mode, said};
 use nix::sys::signal::Signal;
-use std::fs;
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+};
 
 #[test]
 fn a_broker_without_configuration_has_a_token_and_says_where() {
@@ -53,6 +56,32 @@ fn a_broker_without_configuration_has_a_token_and_says_where() {
     assert_eq!(fs::read_to_string(&token_file).unwrap(), token);
     broker.signal(Signal::SIGINT);
     assert!(broker.ended().success());
+}
+
+#[test]
+fn the_token_of_a_broker_is_for_its_user_only() {
+    let home = Home::new();
+    let state = home.path("state").display().to_string();
+    let arguments = [
+        "broker",
+        "--listen",
+        "127.0.0.1:0",
+        "--state-folder",
+        &state,
+    ];
+    let token_file = home.write("state/token", "\n");
+    let allow_all = || fs::set_permissions(&token_file, Permissions::from_mode(0o644)).unwrap();
+    allow_all();
+    let mut broker = home.start(&arguments);
+    broker.line("The broker listens on ");
+    assert_eq!(mode(&token_file), 0o600);
+    assert_eq!(fs::read_to_string(&token_file).unwrap().trim().len(), 64);
+    broker.signal(Signal::SIGTERM);
+    assert!(broker.ended().success());
+    allow_all();
+    let refused = home.run(&arguments);
+    let hint = format!("hint: chmod 600 {}", token_file.display());
+    assert!(refused.stderr.contains(&hint), "{}", refused.stderr);
 }
 
 #[test]
