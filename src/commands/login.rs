@@ -3,14 +3,14 @@
 use super::ask::run;
 use crate::{
     service::private_file,
-    settings::{CONFIGURATION_VARIABLE, Settings, Surroundings, Value},
+    settings::{CONFIGURATION_VARIABLE, Settings, Surroundings, Value, secrets::check_token},
 };
 use anyhow::Context;
 use baton_protocol::{
     address::BrokerAddress,
     api::{Course, Page},
 };
-use baton_transport::{Api, Dial, Token};
+use baton_transport::{Api, Dial, LinkError, Token};
 use clap::Args;
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use std::{
@@ -35,7 +35,7 @@ pub(crate) fn main(
     Login { address }: &Login,
 ) -> anyhow::Result<ExitCode> {
     let text = read_token()?;
-    let text = text.trim();
+    let text = check_token(&text, "your input")?;
     anyhow::ensure!(!text.is_empty(), "No token was given");
     run(async {
         let dial = Dial {
@@ -43,7 +43,8 @@ pub(crate) fn main(
             token: Some(Token::new(text)),
             ca_file: settings.ca_file.clone(),
         };
-        let courses: Page<Course> = Api::new(&dial)?.ask("/v1/courses", &[]).await?;
+        let courses = Api::new(&dial)?.ask("/v1/courses", &[]).await;
+        let courses: Page<Course> = courses.map_err(about_input)?;
         let token_file = &settings.login_token_file;
         store(token_file, text)?;
         let configuration = match surroundings.variable(CONFIGURATION_VARIABLE) {
@@ -68,6 +69,17 @@ pub(crate) fn main(
             configuration.display()
         ))
     })
+}
+
+/// The hints for tokens are about stored ones, and this one was typed.
+fn about_input(error: LinkError) -> anyhow::Error {
+    match error {
+        LinkError::Unauthorized { address, problem } => anyhow::anyhow!(
+            "The broker at {address} {problem}\n\
+             hint: enter the whole token that your course staff gave you; `baton people rotate NAME` makes a new one"
+        ),
+        error => error.into(),
+    }
 }
 
 /// The configuration file with this address; everything else stays as it is.

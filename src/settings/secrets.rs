@@ -2,23 +2,26 @@
 
 use super::{Settings, SettingsError};
 use baton_transport::Token;
-use std::{os::unix::fs::PermissionsExt, path::Path};
+use std::{fmt::Display, os::unix::fs::PermissionsExt, path::Path};
 
 /// The secret itself, from the environment or from its file.
 pub(crate) fn token_text(settings: &Settings) -> Result<Option<String>, SettingsError> {
-    secret(settings.token.as_deref(), settings.token_file.as_deref())
+    let file = settings.token_file.as_deref();
+    secret(settings.token.as_deref(), file, "BATON_TOKEN")
 }
 
 /// The broker's token for the API of JupyterHub.
 pub(crate) fn hub_service_token(settings: &Settings) -> Result<Option<String>, SettingsError> {
     let file = settings.broker_hub_token_file.as_deref();
-    secret(settings.broker_hub_token.as_deref(), file)
+    let text = settings.broker_hub_token.as_deref();
+    secret(text, file, "BATON_BROKER_HUB_TOKEN")
 }
 
 /// A token that gives access only to the broker's metrics.
 pub(crate) fn monitor_token(settings: &Settings) -> Result<Option<String>, SettingsError> {
     let file = settings.broker_monitor_token_file.as_deref();
-    secret(settings.broker_monitor_token.as_deref(), file)
+    let text = settings.broker_monitor_token.as_deref();
+    secret(text, file, "BATON_BROKER_MONITOR_TOKEN")
 }
 
 /// The token with which this program connects to the broker.
@@ -52,14 +55,22 @@ pub(crate) fn private_token(path: &Path) -> Result<Option<String>, SettingsError
     Ok(token)
 }
 
-fn secret(text: Option<&str>, file: Option<&Path>) -> Result<Option<String>, SettingsError> {
+/// `variable`: where the text is from.
+fn secret(
+    text: Option<&str>,
+    file: Option<&Path>,
+    variable: &str,
+) -> Result<Option<String>, SettingsError> {
     if let Some(text) = text {
-        return Ok(Some(text.trim().to_owned()));
+        return Ok(Some(check_token(text, variable)?.to_owned()));
     }
     let Some(path) = file else {
         return Ok(None);
     };
-    Ok(Some(read_token(path)?.unwrap_or_default()))
+    let empty = || SettingsError::EmptyTokenFile {
+        path: path.to_owned(),
+    };
+    read_token(path)?.ok_or_else(empty).map(Some)
 }
 
 fn read_token(path: &Path) -> Result<Option<String>, SettingsError> {
@@ -67,6 +78,18 @@ fn read_token(path: &Path) -> Result<Option<String>, SettingsError> {
         path: path.to_owned(),
         source,
     })?;
-    let token = text.trim();
+    let token = check_token(&text, path.display())?;
     Ok((!token.is_empty()).then(|| token.to_owned()))
+}
+
+/// The token without surrounding white space. Other characters cannot be in the header of a request.
+pub(crate) fn check_token(text: &str, place: impl Display) -> Result<&str, SettingsError> {
+    let token = text.trim();
+    let fits = |one: char| one == ' ' || one.is_ascii_graphic();
+    match token.chars().all(fits) {
+        true => Ok(token),
+        false => Err(SettingsError::Token {
+            place: place.to_string(),
+        }),
+    }
 }

@@ -47,6 +47,16 @@ pub(crate) enum SettingsError {
     },
     #[error("Other users can read the token in {}\nhint: chmod 600 {}", path.display(), path.display())]
     OpenTokenFile { path: PathBuf },
+    #[error(
+        "There is no token in {}\nhint: `baton people add NAME` prints one for a person, and with --worker for a worker",
+        path.display()
+    )]
+    EmptyTokenFile { path: PathBuf },
+    #[error(
+        "The token in {place} is not valid: it has several lines, or characters that no token has\n\
+         hint: it must be only the token, as `baton people add NAME` prints it"
+    )]
+    Token { place: String },
     #[error("Failed to read the token from {}", path.display())]
     TokenFile {
         path: PathBuf,

@@ -19,6 +19,8 @@ fn log_in(home: &Home, address: &str, token: &str) {
         "{}",
         refused.stderr
     );
+    assert!(refused.stderr.contains("enter the whole token"));
+    assert!(!refused.stderr.contains("baton config show"));
     let stored = home.path(".config/baton/token");
     assert!(!stored.exists());
     let login = home.run_with_input(&["login", address], token);

@@ -85,6 +85,43 @@ fn the_token_of_a_broker_is_for_its_user_only() {
 }
 
 #[test]
+fn a_wrong_token_is_explained() {
+    let home = Home::new();
+    let people = ["--people-file", "people.toml"];
+    let add = |arguments: &[&str]| {
+        let said = home.run(&[&["people", "add"], arguments, &people].concat());
+        assert!(said.status.success(), "{}", said.stderr);
+        said
+    };
+    home.write("person", &add(&["ada"]).stdout);
+    let worker = add(&["gpu-1", "--worker"]);
+    home.write("two-lines", &(worker.stdout.clone() + &worker.stderr));
+    home.write("empty", "\n");
+    let mut broker = home.start(&[&["broker", "--listen", "127.0.0.1:0"], &people[..]].concat());
+    let address = broker.line("The broker listens on ");
+    for command in ["worker", "jobs"] {
+        for (file, why) in [
+            ("two-lines", "/two-lines is not valid: it has several lines"),
+            ("empty", "/empty\nhint: `baton people add NAME`"),
+        ] {
+            let said = home.run(&[command, "--broker", &address, "--token-file", file]);
+            assert!(said.stderr.contains(why), "{command}: {}", said.stderr);
+        }
+    }
+    let mut join = home.command(&["worker", "--broker", &address, "--token-file", "person"]);
+    let refused = said(join.env("BATON_WORKER_SANDBOX", "none"));
+    for part in ["it is not for workers", "baton people add NAME --worker"] {
+        assert!(refused.stderr.contains(part), "{}", refused.stderr);
+    }
+    let refused = home.run_with_input(&["login", &address], &worker.stdout);
+    for part in ["only workers can use it", "hint: enter the whole token"] {
+        assert!(refused.stderr.contains(part), "{}", refused.stderr);
+    }
+    broker.signal(Signal::SIGTERM);
+    assert!(broker.ended().success());
+}
+
+#[test]
 fn chunks_have_a_process_of_their_own_beside_a_broker() {
     let home = Home::new();
     let state = home.path("state").display().to_string();

@@ -580,6 +580,10 @@ pub struct Problem {
 impl Problem {
     /// The caller is known, but may not do this.
     pub const FORBIDDEN: &str = "urn:baton:forbidden";
+    /// A worker connects with a token that is not for workers.
+    pub const NOT_A_WORKER: &str = "urn:baton:not-a-worker";
+    /// Another program than a worker connects with a worker's token.
+    pub const NOT_A_PERSON: &str = "urn:baton:not-a-person";
     /// The broker has run out of descriptors.
     pub const NO_DESCRIPTORS: &str = "urn:baton:no-descriptors";
     /// A chunk does not exist, or the account does not hold it.

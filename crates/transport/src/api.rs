@@ -123,7 +123,9 @@ impl Api {
             return Err(error);
         }
         let problem = is_problem.then(|| serde_json::from_str::<Problem>(&text).ok());
-        let text = match problem.flatten() {
+        let problem = problem.flatten();
+        let of_token = TokenProblem::of(self.dial.token.as_ref(), problem.as_ref());
+        let text = match problem {
             Some(problem) if problem.kind == Problem::UNKNOWN_CHUNK => {
                 return Err(LinkError::UnknownChunk);
             }
@@ -139,7 +141,7 @@ impl Api {
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => LinkError::Unauthorized {
                 address,
-                problem: TokenProblem::of(self.dial.token.as_ref()),
+                problem: of_token,
             },
             StatusCode::INSUFFICIENT_STORAGE => LinkError::StoreFull { text },
             StatusCode::NOT_FOUND => LinkError::NotFound {

@@ -167,10 +167,14 @@ fn handshake_failed(dial: &Dial, path: &str, error: tungstenite::Error) -> LinkE
         return error;
     }
     match response.status() {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => LinkError::Unauthorized {
-            address,
-            problem: TokenProblem::of(dial.token.as_ref()),
-        },
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            let body = response.body().as_ref();
+            let refusal = body.and_then(|body| serde_json::from_slice(body).ok());
+            LinkError::Unauthorized {
+                address,
+                problem: TokenProblem::of(dial.token.as_ref(), refusal.as_ref()),
+            }
+        }
         StatusCode::NOT_FOUND => LinkError::NotFound {
             address,
             path: path.to_owned(),

@@ -95,13 +95,21 @@ pub enum LinkError {
 pub enum TokenProblem {
     Missing,
     NotAccepted,
+    /// It is a person's, and this program is a worker.
+    NotForWorkers,
+    /// It is a worker's, and this program is not a worker.
+    OnlyForWorkers,
 }
 
 impl TokenProblem {
-    pub(crate) fn of(token: Option<&Token>) -> Self {
-        match token {
-            Some(_) => Self::NotAccepted,
-            None => Self::Missing,
+    /// `refusal`: what the broker answered, if it says why.
+    pub(crate) fn of(token: Option<&Token>, refusal: Option<&Problem>) -> Self {
+        let kind = refusal.map(|refusal| refusal.kind.as_str());
+        match (token, kind) {
+            (None, _) => Self::Missing,
+            (_, Some(Problem::NOT_A_WORKER)) => Self::NotForWorkers,
+            (_, Some(Problem::NOT_A_PERSON)) => Self::OnlyForWorkers,
+            _ => Self::NotAccepted,
         }
     }
 
@@ -114,6 +122,12 @@ impl TokenProblem {
             Self::NotAccepted => {
                 "`baton config show` says where it is from. Get a new one from your course staff, and store it with `baton login`"
             }
+            Self::NotForWorkers => {
+                "`baton people add NAME --worker` makes a token for a worker; `baton config show` says where this one is from"
+            }
+            Self::OnlyForWorkers => {
+                "use your own token, and store it with `baton login`; `baton config show` says where this one is from"
+            }
         }
     }
 }
@@ -123,6 +137,8 @@ impl fmt::Display for TokenProblem {
         text.write_str(match self {
             Self::Missing => "needs a token, and none was given",
             Self::NotAccepted => "does not accept this token",
+            Self::NotForWorkers => "does not accept this token: it is not for workers",
+            Self::OnlyForWorkers => "does not accept this token: only workers can use it",
         })
     }
 }
