@@ -54,6 +54,17 @@ pub(crate) fn read_name(text: &str) -> Result<String, String> {
     }
 }
 
+/// Checks a text that people read on one line.
+///
+/// # Errors
+/// If it is missing or has several lines.
+pub(crate) fn read_line(text: &str) -> Result<String, &'static str> {
+    match text.trim().is_empty() || text.contains(char::is_control) {
+        true => Err("one line of text is expected"),
+        false => Ok(text.to_owned()),
+    }
+}
+
 /// A job, as people name it.
 #[derive(Args)]
 pub(crate) struct JobArgument {
@@ -79,7 +90,10 @@ impl FromStr for Limit {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "none" => Ok(Self(None)),
-            text => Duration::from_text(text).map(|time| Self(Some(time))),
+            text => match Duration::from_text(text)? {
+                Duration::ZERO => Err("a time above 0 is expected, or none".to_owned()),
+                time => Ok(Self(Some(time))),
+            },
         }
     }
 }

@@ -5,7 +5,10 @@ use super::{
     ask::{ENTRIES, client, filters, find, find_if_any, list, run, shown, text},
     run::{cancel_group, cancel_run},
 };
-use crate::{arguments::JobArgument, settings::Settings};
+use crate::{
+    arguments::{JobArgument, read_line},
+    settings::Settings,
+};
 use anyhow::Context;
 use baton_protocol::api::{Act, Job, JobState, Why, Worker};
 use baton_transport::Api;
@@ -20,7 +23,7 @@ pub(crate) struct Cancel {
     #[command(flatten)]
     which: JobArgument,
     /// The reason; the owner of the job reads it
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = read_line)]
     reason: Option<String>,
     /// Print JSON
     #[arg(long)]
@@ -33,7 +36,7 @@ pub(crate) struct Hold {
     #[command(flatten)]
     which: JobArgument,
     /// The reason; the owner of the job reads it
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = read_line)]
     reason: String,
     /// Print JSON
     #[arg(long)]
@@ -56,7 +59,7 @@ pub(crate) struct Front {
     #[command(flatten)]
     which: JobArgument,
     /// The reason; it is recorded
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = read_line)]
     reason: String,
     /// Print JSON
     #[arg(long)]
@@ -69,7 +72,7 @@ pub(crate) struct Drain {
     /// The name of the worker, as `baton workers` shows it
     worker: String,
     /// The reason; waiting people read it
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = read_line)]
     reason: String,
     /// Print JSON
     #[arg(long)]

@@ -5,7 +5,7 @@ use super::{
     ask::{client, run, shown, text},
 };
 use crate::{
-    arguments::{LessonArgument, Limit},
+    arguments::{LessonArgument, Limit, read_line},
     settings::{Settings, Value},
 };
 use anyhow::Context;
@@ -40,13 +40,13 @@ pub(crate) struct CourseArguments {
     #[arg(long)]
     no_deadline: bool,
     /// Pause the course: its cells do not start, and waiting people read this reason
-    #[arg(long, value_name = "WHY", conflicts_with = "unpause")]
+    #[arg(long, value_name = "WHY", value_parser = read_line, conflicts_with = "unpause")]
     pause: Option<String>,
     /// End the pause
     #[arg(long)]
     unpause: bool,
     /// A message for waiting people
-    #[arg(long, value_name = "TEXT", conflicts_with = "no_message")]
+    #[arg(long, value_name = "TEXT", value_parser = read_line, conflicts_with = "no_message")]
     message: Option<String>,
     /// Remove the message
     #[arg(long)]
@@ -125,6 +125,7 @@ impl CourseArguments {
         };
         let until_ms = local_ms(when)?;
         let before_ms = i64::try_from(self.before.as_millis()).context("--before is too long")?;
+        anyhow::ensure!(before_ms > 0, "--before must be above 0");
         Ok(Some(vec![Deadline {
             from_ms: until_ms.saturating_sub(before_ms),
             until_ms,

@@ -8,6 +8,7 @@ use crate::{arguments::Limit, settings::Settings};
 use baton_protocol::api::{Allowance, Course, NewAllowance, Page, Revocation};
 use baton_transport::Api;
 use clap::{ArgGroup, Args};
+use jiff::Timestamp;
 use std::process::ExitCode;
 
 /// Grant GPU time beyond the budget of a course that you are staff of, for a while
@@ -62,17 +63,23 @@ impl Grant {
                 api.act(&format!("{path}/revoke"), &revocation).await?
             }
             Some(Some(gpu_time_ms)) => {
-                let until = self.until.as_ref();
                 let new = NewAllowance {
                     person,
                     gpu_time_ms,
-                    until_ms: until.map(|when| local_ms(when)).transpose()?,
+                    until_ms: self.until.as_deref().map(read_end).transpose()?,
                 };
                 api.act(&path, &new).await?
             }
         };
         Ok(answer.items)
     }
+}
+
+fn read_end(when: &str) -> anyhow::Result<i64> {
+    let end_ms = local_ms(when)?;
+    let now_ms = Timestamp::now().as_millisecond();
+    anyhow::ensure!(end_ms > now_ms, "--until {when} is in the past");
+    Ok(end_ms)
 }
 
 async fn only_course(api: &Api) -> anyhow::Result<String> {

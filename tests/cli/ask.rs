@@ -184,6 +184,37 @@ fn words(text: &str) -> Vec<&str> {
 }
 
 #[test]
+fn arguments_are_checked_before_the_broker_is_asked() {
+    let home = Home::new();
+    let course = ["course", "ml101"];
+    let grant = ["grant", "ada", "--course", "ml101"];
+    let no_time = "a time above 0 is expected, or none";
+    let no_text = "one line of text is expected";
+    for (command, arguments, why) in [
+        (&course[..], &["--limit", "0s"][..], no_time),
+        (&course, &["--longest", "0s"], no_time),
+        (&course, &["--pause", ""], no_text),
+        (&course, &["--message", "two\nlines"], no_text),
+        (
+            &course,
+            &["--deadline", "2999-01-31T23:59", "--before", "0s"],
+            "--before must be above 0",
+        ),
+        (&["drain", "gpu-1"], &["--reason", " "], no_text),
+        (&grant, &["0s"], no_time),
+        (
+            &grant,
+            &["1h", "--until", "2020-01-01"],
+            "--until 2020-01-01 is in the past",
+        ),
+    ] {
+        let said = home.run(&[command, arguments, &["--broker", "http://127.0.0.1:9"]].concat());
+        assert!(!said.status.success());
+        assert!(said.stderr.contains(why), "{arguments:?}: {}", said.stderr);
+    }
+}
+
+#[test]
 fn before_the_first_cell_there_is_nobody_to_ask() {
     let home = Home::new();
     for question in ["status", "jobs", "workers"] {
