@@ -143,6 +143,10 @@ impl People {
         self.0.values()
     }
 
+    pub(crate) fn has_person(&self, name: &str) -> bool {
+        self.iter().any(|one| !one.worker && one.name == name)
+    }
+
     /// Compares hashes, so an almost right token takes as long as any other.
     pub(crate) fn of_hash(&self, token_hash: &str, now: Timestamp) -> Option<Identity> {
         let person = self.0.get(token_hash)?;

@@ -164,6 +164,14 @@ impl Access {
         self.people.is_some() || self.hub.is_some()
     }
 
+    /// Whether this can be the name of a person. A Hub may know people who have not signed in yet.
+    pub(crate) fn may_know(&self, person: &str) -> bool {
+        match &self.people {
+            Some(people) if self.hub.is_none() => people.newest().has_person(person),
+            _ => true,
+        }
+    }
+
     fn caller_without_token(&self) -> Caller {
         Caller {
             identity: Identity::operator(),

@@ -70,6 +70,13 @@ async fn staff_grant_and_revoke_within_their_limit() {
         let refused = problem(post(&broker, token, path, body.clone()).await).await;
         assert_eq!(refused.status, status, "{token} {path} {body}: {refused:?}");
     }
+    for token in ["tia-token", "root-token", "sesame"] {
+        let refused = problem(post(&broker, token, PATH, new(Some("adda"), 1)).await).await;
+        assert!(
+            refused.detail.contains("adda is not in the people file"),
+            "{refused:?}"
+        );
+    }
     assert_eq!(answer(&broker, "cid-token", PATH).await.status(), 404);
     assert_eq!(list(&broker, "root-token").await, []);
 
@@ -195,6 +202,7 @@ async fn the_page_of_a_course_grants_and_revokes() {
             "2h",
             "The GPU time and other allowances of a person must be at most 1 h together",
         ),
+        ("adda", "30m", "The person adda is not in the people file"),
     ] {
         let answer = tia.send(page, &form("grant", person, gpu_time)).await;
         assert_eq!(answer.status(), 400);

@@ -22,9 +22,26 @@ pub(crate) async fn act(
     caller: &Caller,
     command: Command,
 ) -> Result<(), ApiError> {
+    check_person(shared, caller, &command)?;
     let who = caller.identity.clone();
     let done = ask(shared, |answer| Event::Act(who, command, answer)).await?;
     Ok(done?)
+}
+
+/// Only those who may grant hear which names are unknown.
+fn check_person(shared: &Shared, caller: &Caller, command: &Command) -> Result<(), NotDone> {
+    if let Command::Grant {
+        course,
+        person: Some(person),
+        ..
+    } = command
+        && caller.identity.may_steer(course)
+        && !shared.access.may_know(person)
+    {
+        let says = format!("{person} is not in the people file: `baton people list` lists it");
+        return Err(Wrong::new("person", says).into());
+    }
+    Ok(())
 }
 
 /// Stop a job
