@@ -1,7 +1,7 @@
 //! A settings file that is read again whenever it changes. If a new version is invalid, the
-//! previous one stays in use. A version that is still being written is not read: many programs empty a
-//! file before they write it, and for example an empty file of people is valid. In the same way, a file
-//! that is missing for a moment is being replaced.
+//! previous one stays in use. A version that is still being written is not read: many programs empty
+//! a file before they write it, and for example an empty file of people is valid. In the same way, a
+//! file that is missing for a moment is being replaced.
 
 use anyhow::Context;
 use std::{
@@ -20,8 +20,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A version that has not changed for this long is complete.
 const COMPLETE_AFTER: Duration = Duration::from_millis(200);
 
-/// Differs between two versions of a file. The time of the last change is also that of a new owner or mode, with which
-/// the file may be usable.
+/// Differs between two versions of a file. The time of the last change is also that of a new owner
+/// or mode, with which the file may be usable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     modified: SystemTime,

@@ -1,7 +1,8 @@
 //! `baton people`: who may use a broker without a JupyterHub. It gives people and workers tokens,
 //! and writes their permissions into the people file, which a running broker reloads by itself.
 //!
-//! **Invariant:** no token is valid that could not be printed. So tokens are printed before the file changes.
+//! **Invariant:** no token is valid that could not be printed. So tokens are printed before the file
+//! changes.
 
 mod file;
 mod roster;

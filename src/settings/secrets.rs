@@ -42,7 +42,7 @@ fn login_token(settings: &Settings) -> Result<Option<Token>, SettingsError> {
     Ok(token.as_deref().map(Token::new))
 }
 
-/// The token in a file that other users must not be able to read; `None` if there is no token in it.
+/// The token in a file that other users must not be able to read; `None` if there is no token.
 pub(crate) fn private_token(path: &Path) -> Result<Option<String>, SettingsError> {
     let Ok(metadata) = std::fs::metadata(path) else {
         return Ok(None);
@@ -82,7 +82,7 @@ fn read_token(path: &Path) -> Result<Option<String>, SettingsError> {
     Ok((!token.is_empty()).then(|| token.to_owned()))
 }
 
-/// The token without surrounding white space. Other characters cannot be in the header of a request.
+/// The token without surrounding white space. The header of a request allows no other characters.
 pub(crate) fn check_token(text: &str, place: impl Display) -> Result<&str, SettingsError> {
     let token = text.trim();
     let fits = |one: char| one == ' ' || one.is_ascii_graphic();

@@ -1,7 +1,7 @@
 //! Changes to the people file that preserve everything else that a person wrote in it.
 //!
-//! **Invariant:** the file is replaced in one step, by one that the broker can read. No other process changes
-//! it between reading and replacing it, because its folder is locked.
+//! **Invariant:** the file is replaced in one step, by one that the broker can read. No other process
+//! changes it between reading and replacing it, because its folder is locked.
 
 use anyhow::Context;
 use baton_broker::{People, Person, Role};
