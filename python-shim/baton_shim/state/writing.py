@@ -96,7 +96,7 @@ class Writer:
         return Written(
             file.getvalue(),  # without a copy; a view of the file would keep it from closing
             pickler.large.buffers,
-            self._numbering.numbered_by(pickler),
+            [None if type(obj) is Patch else obj for obj in self._numbering.numbered_by(pickler)],  # as its reader has
             [(obj, reason) for obj, reason, _ in pickler.left_behind],
             left,
         )
