@@ -231,8 +231,8 @@ class Table:
         self._drop(replaced)
         numbering.add(written.fresh)
         self._slot_names.note(written.fresh)
-        left_behind = [] if home else [obj for obj, _ in written.left_behind]
-        if kept := self._kept_objects.news(reach.marked, left_behind, sending.dying):
+        left_behind = [obj for obj, _ in written.left_behind]
+        if kept := self._kept_objects.news(reach.marked, [] if home else left_behind, sending.dying):
             header = replace(header, kept=kept)
         self._foreign.extend(bytes(len(written.fresh)))
         self._views.note_used()
@@ -241,6 +241,7 @@ class Table:
         reach.marked.update(range(header.count_before, header.count_after))
         self._given = reach.marked
         walker.remember((*reach.changed, *range(header.count_before, header.count_after)), reach.as_leaves)
+        walker.remember_kept(left_behind)
         left = self._views.just_left()
         in_reach = self._views.in_reach(self._given, sending.given).union(one.number for one in left)
         fresh_segments = range(first_fresh, self._segments.next_number)

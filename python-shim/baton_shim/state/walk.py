@@ -87,6 +87,13 @@ class Walker:
             if kind is self.kinds.tensor and (gradient := self.kinds.tensor.gradient(obj)) is not None:
                 self.gradients[number] = gradient
 
+    def remember_kept(self, objects: Iterable[Any]) -> None:
+        """Records that the other end has a stand-in for each of these, which no patch reaches."""
+        for number in filter(None, map(self.numbering.number, objects)):
+            kind, state = self.states.get(number, _FIXED)
+            if kind is not None and kind is not self.kinds.unsendable:
+                self.states[number] = (self.kinds.unsendable, (kind, state))
+
     def with_new_gradients(self) -> list[Any]:
         """Tensors that got a gradient since the last message from a graph, through which they cannot be found."""
         found = []

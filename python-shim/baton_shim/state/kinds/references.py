@@ -248,7 +248,10 @@ class StandInKind(Kind):
 
 
 class UnsendableKind(Kind):
-    """An object for which the other kernel has a stand-in: unchanged while there is a reason that it stays."""
+    """An object for which the other kernel has a stand-in: unchanged while there is a reason that it stays.
+
+    If its own pickling failed, only its kind can tell whether it has changed: then its state is kind and state.
+    """
 
     name = "unsendable"
     changes = True
@@ -259,4 +262,9 @@ class UnsendableKind(Kind):
         self._why_not = why_not
 
     def same(self, obj: Any, state: State) -> bool:
-        return self._why_not(obj) is not None
+        if self._why_not(obj) is not None:
+            return True
+        if state is None:
+            return False
+        kind, before = state
+        return bool(kind.same(obj, before))
