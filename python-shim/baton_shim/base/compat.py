@@ -215,6 +215,10 @@ OF_CELLS = (
         ("torch.optim.optimizer:Optimizer._patch_step_function",),
     ),
     Part(
+        "torch's gradient scalers are not sent with %%gpu cells",
+        ("torch.amp.grad_scaler:GradScaler.__init__._per_optimizer_states",),
+    ),
+    Part(
         "errors do not say that the computation graph of a tensor stayed behind",
         ("torch:autograd.Function._backward_cls", "torch:autograd.Variable._execution_engine"),
     ),

@@ -97,6 +97,7 @@ from baton_shim.state.kinds.references import (
     UnsendableKind,
     is_kernel_stream_type,
 )
+from baton_shim.state.kinds.scalers import ScalerKind, is_scaler_type
 from baton_shim.state.kinds.singletons import SingletonKind, may_be_singleton
 from baton_shim.state.kinds.tensorflow import (
     StrategyKind,
@@ -168,6 +169,7 @@ class Kinds:
         self.keras, self.descriptor = KerasKind(here), DescriptorKind(here)
         self.variable, self.traced, self.strategy = VariableKind(here), TracedKind(here), StrategyKind(here)
         self.trace, self.lock, self.file = TraceKind(here), LockKind(here), FileKind(here)
+        self.scaler = ScalerKind(here)
         self.unsendable = UnsendableKind(here, self.why_not)
         self.type.functions_of = self.library.anchors[3]
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
@@ -258,6 +260,8 @@ class Kinds:
             return self.by_name[of_pandas]
         if is_optimizer_type(kind):
             return self.whole
+        if is_scaler_type(kind):
+            return self.scaler
         if is_figure_type(kind):
             return self.figure
         if is_registry_type(kind):
