@@ -224,6 +224,10 @@ OF_CELLS = (
     ),
     Part("torch's print options are not sent with %%gpu cells", ("torch:_tensor_str.PRINT_OPTS",)),
     Part(
+        "torch's data loaders with persistent workers work only in the kernel that used them first",
+        ("torch.utils.data:DataLoader.__init__._iterator",),
+    ),
+    Part(
         "errors do not name a torch DataLoader that cannot be sent",
         (
             "torch.utils.data.dataloader:_SingleProcessDataLoaderIter",

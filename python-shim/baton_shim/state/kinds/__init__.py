@@ -80,6 +80,7 @@ from baton_shim.state.kinds.keras import KerasKind, is_keras_type
 from baton_shim.state.kinds.leaves import LeafKind, is_leaf
 from baton_shim.state.kinds.libraries import CFunctionKind, LibraryKind, is_function_type
 from baton_shim.state.kinds.limits import LimitsKind, is_limits_type
+from baton_shim.state.kinds.loaders import LoaderKind, is_loader_type
 from baton_shim.state.kinds.locks import LockKind
 from baton_shim.state.kinds.matches import MatchKind
 from baton_shim.state.kinds.reduced import DecimalContextKind, ReducedKind
@@ -169,7 +170,7 @@ class Kinds:
         self.keras, self.descriptor = KerasKind(here), DescriptorKind(here)
         self.variable, self.traced, self.strategy = VariableKind(here), TracedKind(here), StrategyKind(here)
         self.trace, self.lock, self.file = TraceKind(here), LockKind(here), FileKind(here)
-        self.scaler = ScalerKind(here)
+        self.scaler, self.loader = ScalerKind(here), LoaderKind(here)
         self.unsendable = UnsendableKind(here, self.why_not)
         self.type.functions_of = self.library.anchors[3]
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
@@ -262,6 +263,8 @@ class Kinds:
             return self.whole
         if is_scaler_type(kind):
             return self.scaler
+        if is_loader_type(kind):
+            return self.loader
         if is_figure_type(kind):
             return self.figure
         if is_registry_type(kind):
