@@ -40,7 +40,7 @@ class FigureKind(ReducedKind):
         way, form = content
         canvas = obj.canvas
         if way == "state":
-            form.pop("_restore_to_pylab", None)
+            form[1].pop("_restore_to_pylab", None)
         super().apply(obj, content)
         obj.set_canvas(canvas)
         obj._set_dpi(obj._original_dpi * canvas.device_pixel_ratio, forward=False)

@@ -28,6 +28,7 @@ ReducedForm = tuple[Any, Any, Any, list[Any], list[Any]] | None
 """Callable, arguments, state, list items, dict pairs; `None` for an object that is pickled by name."""
 
 _DEPTH = 5
+_NEW = copyreg.__newobj__  # type: ignore[attr-defined]
 
 
 class ReducedKind(Kind):
@@ -72,11 +73,16 @@ class ReducedKind(Kind):
             return "named", None
         function, arguments, state_now, items, pairs = form
         state_now = _unshared(state_now)  # it may be the object's own dict
-        return state[0], state_now if state[0] == "state" else (function, arguments, state_now, items, pairs)
+        if state[0] == "state":
+            return "state", (type(obj) if function is _NEW else None, state_now)
+        return state[0], (function, arguments, state_now, items, pairs)
 
     def apply(self, obj: Any, content: Any) -> None:
         way, form = content
         if way == "state":
+            kind, form = form
+            if kind is not None and type(obj) is not kind:
+                obj.__class__ = kind
             with contextlib.suppress(Exception):  # a closed one, for example, shows no attributes
                 before = self.form(obj)
                 for name in () if before is None else attributes_in(before[2]).keys() - attributes_in(form).keys():
@@ -95,7 +101,9 @@ class ReducedKind(Kind):
             return bool(now[0] != "graft")
         if now[0] != old[0] or now[0] == "replace":
             return True
-        return now[0] == "state" and not same_form(now[1][:2], old[1][:2])  # its constructor's arguments changed
+        if now[0] != "state" or same_form(now[1][:2], old[1][:2]):
+            return False
+        return not (is_of_class_alone(now[1]) and is_of_class_alone(old[1]))  # its constructor's arguments changed
 
     def holds_for_good(self, obj: Any, old: State, identities: set[int]) -> bool:
         if old[0] == "state":
@@ -145,6 +153,11 @@ def _unshared(state: Any) -> Any:
     if type(state) is tuple:
         return tuple([_unshared(part) for part in state])
     return state
+
+
+def is_of_class_alone(form: Any) -> bool:
+    """Whether the constructor needs only the class, which can be assigned to an object."""
+    return form[0] is _NEW and len(form[1]) == 1
 
 
 def attributes_in(state: Any) -> dict[str, Any]:
