@@ -215,6 +215,10 @@ _BY_NAME: dict[str, tuple[str, str]] = {
     "select.epoll": ("is an epoll object", "create it inside the cell"),
     "_tkinter.tkapp": ("is a window", "create it inside the cell"),
     "subprocess.Popen": ("is a process of this machine", "start it inside the cell"),
+    "torch.jit.torch.jit.ScriptFunction": (
+        "is a function that torch.jit compiled",
+        "compile it inside the cell",
+    ),
     "torch.utils.data.dataloader._SingleProcessDataLoaderIter": (
         "is a running DataLoader iterator",
         "make it inside the cell: iter(loader)",
