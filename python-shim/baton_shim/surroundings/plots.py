@@ -150,6 +150,12 @@ def give_figure_format(config: Any, name: str, value: Any) -> None:
     inline._update_figure_formatters()  # in case `set_matplotlib_formats` has bypassed these settings
 
 
+def show_figures_after_import(shown: bool) -> None:
+    """Inline needs the complete module pyplot, which itself imports `matplotlib.figure`."""
+    spec = getattr(sys.modules.get("matplotlib.pyplot"), "__spec__", None)
+    late.when_executed(spec, functools.partial(show_figures, shown))
+
+
 def show_figures(shown: bool) -> None:
     if shown == bool(figure_printers()):
         return
@@ -204,7 +210,7 @@ PLOTS: tuple[Kind, ...] = (
     ),
     # Whether a figure that is a cell's value is shown as an image; set when inline creates its first figure.
     *rows(
-        *("The display of figures", "matplotlib.pyplot"),  # inline needs the complete module
-        ("shown", lambda _: bool(figure_printers()), lambda _, shown: show_figures(shown), None),
+        *("The display of figures", "matplotlib.figure"),  # a figure that arrives does not import pyplot
+        ("shown", lambda _: bool(figure_printers()), lambda _, shown: show_figures_after_import(shown), None),
     ),
 )
