@@ -26,6 +26,9 @@ from baton_shim.state.session_names import SessionNames
 
 SHOW_NAMESPACE = ("globals", "locals", "vars", "dir")
 NO_ARGUMENTS = ("globals", "locals")
+# Libraries that read the dictionary of `__main__` to find the names in it. Others, such as dataclasses and pydantic,
+# read it for each class that is defined.
+FIND_NAMES = frozenset({"doctest"})
 # Interrupts get through between two attempts.
 TRY_SECONDS = 0.1
 
@@ -193,9 +196,20 @@ def mirror_builtins(copy: Builtins) -> None:
 
 
 def watch_main(module: ModuleType, faults: NameFaults) -> None:
-    """Requests names that are looked up as `__main__.name`, also in a library or during unpickling."""
+    """Requests names that are looked up as `__main__.name`, also in a library or during unpickling.
+
+    The notebook's code, and libraries that look for names, find all of them in the module's dictionary.
+    """
+    namespace = vars(module)
 
     class MainModule(ModuleType):
+        @property
+        def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+            reader = sys._getframe(1).f_globals
+            if reader is namespace or reader.get("__name__") in FIND_NAMES:
+                faults.fetch_all()
+            return namespace
+
         def __getattr__(self, name: str) -> Any:
             return faults.attribute(name)
 

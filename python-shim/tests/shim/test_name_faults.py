@@ -32,6 +32,8 @@ NAME = "n = 'x'"
         "vars()[n]",
         "import sys\ngetattr(sys.modules['__main__'], n)",
         "import importlib\nimportlib.import_module('__main__').x",
+        "import sys\nsys.modules['__main__'].__dict__[n]",
+        "import sys\nvars(sys.modules['__main__'])[n]",
         "get_ipython().ev(n)",
         "get_ipython().run_line_magic('time', n)",
         "async def f(): return eval(n)\nawait f()",
@@ -65,6 +67,17 @@ def test_one_question_for_a_name_and_what_it_uses(baton: Baton) -> None:
     baton.run("rate = 3\ndef g(v): return v * rate\ndef f(v): return g(v)\nother = 1")
     assert baton.run("%%gpu\neval('f' + '(2)') + eval('f' + '(3)')").result == "15"
     assert baton.asked == [["f"]]
+
+
+def test_doctest_finds_the_examples_of_all_functions(baton: Baton) -> None:
+    baton.run("def f():\n    '>>> f()\\n1'\n    return 1\ndef g():\n    '>>> f() + 1\\n3'")
+    assert baton.run("%%gpu\nimport doctest\ndoctest.testmod()").result == "TestResults(failed=1, attempted=2)"
+
+
+def test_a_dataclass_does_not_request_all_names(baton: Baton) -> None:
+    baton.run("x = 42")
+    assert baton.run("%%gpu\nimport dataclasses\n@dataclasses.dataclass\nclass A: y: 'int' = 3\nA().y").result == "3"
+    assert baton.asked == []
 
 
 def test_an_unknown_name_is_a_name_error_without_a_question(baton: Baton) -> None:
