@@ -380,6 +380,14 @@ OF_CELLS = (
         "edits that %autoreload loads do not reach %%gpu cells",
         ("IPython.extensions.autoreload:AutoreloadMagics._reloader",),
     ),
+    Part(
+        "classes of modules that %autoreload updates are new ones in the other kernel",
+        (
+            "IPython.extensions.deduperreload.deduperreload:DeduperReloader._build_dependency_graph",
+            "IPython.extensions.deduperreload.deduperreload:DeduperReloader._check_dependents",
+            "IPython.extensions.deduperreload.deduperreload:DeduperReloader._patch_namespace",
+        ),
+    ),
 )
 
 

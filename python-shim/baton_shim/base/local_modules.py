@@ -13,6 +13,7 @@ source, or the module was reloaded, it reloads the module in the same way.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import io
@@ -45,6 +46,8 @@ class Loaded(NamedTuple):
     package: bool
     in_place: bool = False
     """Loaded by `%autoreload`, which also updates functions and classes that other objects hold."""
+    patched: bool = False
+    """`%autoreload` changed the functions and classes themselves, and did not execute the module."""
     times: int = 1
     """The number of executions."""
 
@@ -121,9 +124,8 @@ class LocalModules(MetaPathFinder):
                 self._give(name, given)
             elif here is not None and (given.source != here.source or name in self._sent):
                 module = sys.modules[name]
-                undo(partial(self._put_back, module, dict(vars(module)), here if given.in_place else None))
-                self._give(name, given)
-                self._reload(module, given.in_place)
+                undo(partial(self._put_back, module, dict(vars(module)), here, given))
+                self._load(module, here, given)
                 note_loaded_elsewhere(name, given)
             if name in self.loaded:
                 self._sent[name] = self.loaded[name]
@@ -147,7 +149,7 @@ class LocalModules(MetaPathFinder):
         before = self.loaded.get(name)
         times = before.times + 1 if before else 1
         package = hasattr(module, "__path__")
-        self.loaded[name] = Loaded(to_home(path), source, package, called_from(AUTORELOAD), times)
+        self.loaded[name] = Loaded(to_home(path), source, package, called_from(AUTORELOAD), times=times)
         given = self._given.pop(name, None)
         if given is not None and given.source == source:
             self._sent[name] = self.loaded[name]
@@ -167,7 +169,7 @@ class LocalModules(MetaPathFinder):
             except OSError:
                 continue
             if source != loaded.source:
-                self.loaded[name] = loaded._replace(source=source, in_place=True, times=loaded.times + 1)
+                self.loaded[name] = patched(loaded, source)
 
     # ---- what the other end has loaded ----
 
@@ -187,19 +189,20 @@ class LocalModules(MetaPathFinder):
         folders = [os.path.dirname(place)] if given.package else None
         return spec_from_file_location(name, place, loader=loader, submodule_search_locations=folders)
 
-    def _put_back(self, module: ModuleType, content: dict[str, Any], in_place: Loaded | None) -> None:
-        """Restores the module as it was before the reload.
-
-        `in_place`: the source that it was executed from before, if the reload also changed what other objects hold.
-        """
-        if in_place is not None:
-            self._give(module.__name__, in_place)
-            self._reload(module, in_place=True)
+    def _put_back(self, module: ModuleType, content: dict[str, Any], before: Loaded, given: Loaded) -> None:
+        """Restores the module as it was before `given` was loaded, which may have changed what other objects hold."""
+        if given.in_place:
+            self._load(module, given, before._replace(in_place=True, patched=given.patched))
         vars(module).clear()
         vars(module).update(content)
 
-    def _reload(self, module: ModuleType, in_place: bool) -> None:
-        if in_place:
+    def _load(self, module: ModuleType, here: Loaded, given: Loaded) -> None:
+        """Loads the source in the same way as the other end did."""
+        if given.patched and patch(module, here.source, given.source):
+            self.loaded[module.__name__] = patched(here, given.source)
+            return
+        self._give(module.__name__, given)
+        if given.in_place:
             from IPython.extensions.autoreload import superreload
 
             superreload(module, importlib.reload, self._old_objects)
@@ -224,6 +227,23 @@ class GivenLoader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         with quiet():
             super().exec_module(module)
+
+
+def patched(before: Loaded, source: bytes) -> Loaded:
+    return before._replace(source=source, in_place=True, patched=True, times=before.times + 1)
+
+
+def patch(module: ModuleType, before: bytes, now: bytes) -> bool:
+    """Changes the module's functions and classes as `%autoreload` of IPython 9 does, if it can."""
+    with quiet(), contextlib.suppress(Exception):  # as IPython does; an older one lacks it
+        from IPython.extensions.deduperreload.deduperreload import DeduperReloader
+
+        reloader, old, new = DeduperReloader(), ast.parse(before), ast.parse(now)
+        reloader._build_dependency_graph(new)
+        return bool(
+            reloader.detect_autoreload(old, new) and reloader._check_dependents() and reloader._patch_namespace(module)
+        )
+    return False
 
 
 def is_own(name: str, path: str) -> bool:
