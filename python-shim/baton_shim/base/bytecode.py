@@ -8,6 +8,7 @@ from __future__ import annotations
 import dis
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -46,6 +47,10 @@ def nested(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from nested(constant)
+
+
+def constants(code: CodeType) -> Iterator[object]:
+    return chain.from_iterable(part.co_consts for part in nested(code))
 
 
 def accesses(code: CodeType) -> Iterator[tuple[str, str, bool]]:

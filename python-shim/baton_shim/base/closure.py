@@ -35,7 +35,8 @@ from typing import Any
 
 from traitlets.config.configurable import SingletonConfigurable
 
-from baton_shim.base.bytecode import code_names, nested
+from baton_shim.base.annotations import names_annotating
+from baton_shim.base.bytecode import code_names, constants
 from baton_shim.base.examine import is_a, made_in_notebook, of_type
 
 # Enough for the object graphs of models. Beyond it, a missed function is a NameError rather than a delay.
@@ -103,11 +104,13 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any], objects: Iterable[
         reached.everything |= id(value) in SHOWERS
         used: frozenset[str] = frozenset()
         if type(value) is FunctionType and value.__globals__ is namespace:
-            used = names_of(value.__code__)
+            used = names_of(value.__code__) | names_annotating(value)
             reached.binds |= code_names(value.__code__).stores
             reached.files.add(value.__code__.co_filename)
         elif type(value) is Uses:
             used = value
+        elif is_a(value, type) and made_in_notebook(value):
+            used = names_annotating(value)
         if used:
             reached.dynamic |= not EVALUATE.isdisjoint(used)
             reached.everything |= "globals" in used
@@ -161,10 +164,6 @@ def frame_of(running: object) -> FrameType | None:
 def names_of(code: CodeType) -> frozenset[str]:
     used = code_names(code)
     return (used.loads | used.deletes).union(*map(names_in_query, constants(code)))
-
-
-def constants(code: CodeType) -> Iterator[object]:
-    return chain.from_iterable(part.co_consts for part in nested(code))
 
 
 def names_in_query(constant: object) -> Iterable[str]:

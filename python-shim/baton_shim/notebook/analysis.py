@@ -19,6 +19,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
+from baton_shim.base.annotations import names_in_tree
 from baton_shim.base.block_scopes import EVALUATES_TEXT
 from baton_shim.base.bytecode import code_names
 from baton_shim.base.closure import names_in_query, reach
@@ -195,6 +196,9 @@ def add_tree(tree: ast.Module, transform: Transform, names: CellNames) -> FirstU
 def add_words(tree: ast.Module, transform: Transform, names: CellNames) -> None:
     """Adds names that are hidden in strings, and uses of the namespace itself."""
     for node in ast.walk(tree):
+        for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if annotation is not None:
+                names.hinted.update(names_in_tree(annotation))
         if isinstance(node, ast.Call):
             add_call(node, transform, names)
         elif isinstance(node, ast.Attribute):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import abc
 import ctypes
 import enum
-import gc
 import importlib
 import sys
 import types
@@ -21,6 +20,7 @@ from typing import Any
 
 import cloudpickle
 
+from baton_shim.base.annotations import annotations_of
 from baton_shim.state.kinds.base import Here, Kind, State, alike
 from baton_shim.state.kinds.classes import CLASS_INTERNALS, enumeration_state, update_enumeration
 from baton_shim.state.kinds.libraries import class_of_functions
@@ -148,25 +148,6 @@ class FunctionKind(Kind):
             function.__type_params__ = type_parameters  # type: ignore[attr-defined]
         function.__dict__.clear()
         function.__dict__.update(attributes)
-
-
-Annotations = tuple[tuple[tuple[str, Any], ...] | None, Any]
-
-
-def annotations_of(function: types.FunctionType) -> Annotations:
-    """The annotations; or, from Python 3.14 on, the function that computes them when they are first read.
-
-    Computing them may fail on a name that is bound later. So this looks for the dict among the function's referents,
-    where it is if the annotations have been computed or set (PEP 649).
-    """
-    annotate = getattr(function, "__annotate__", None)
-    if annotate is None:
-        return tuple(function.__annotations__.items()), None
-    others = (function.__globals__, function.__builtins__, function.__dict__, function.__kwdefaults__)
-    for part in gc.get_referents(function):
-        if type(part) is dict and not any(part is other for other in others):
-            return tuple(part.items()), None
-    return None, annotate
 
 
 def has_no_name(function: types.FunctionType) -> bool:
