@@ -229,6 +229,7 @@ _BY_NAME: dict[str, tuple[str, str]] = {
     ),
 }
 
+_OF_TF_DATA = "tensorflow.python.data.ops."
 _BY_BASE: tuple[tuple[str, str, str, str], ...] = (
     ("socket", "socket", "is a network connection", "open it inside the cell"),
     ("sqlite3", "Connection", "is a database connection", "open it inside the cell"),
@@ -241,6 +242,13 @@ _BY_BASE: tuple[tuple[str, str, str, str], ...] = (
     ("multiprocessing.process", "BaseProcess", "is a process of this machine", "start it inside the cell"),
     ("multiprocessing.pool", "Pool", "is a pool of workers", "create it inside the cell"),
     ("weakref", "finalize", "is a finaliser of an object of this kernel", "create it inside the cell"),
+    (_OF_TF_DATA + "dataset_ops", "DatasetV2", "is a dataset of tf.data", "make it inside the %%gpu cell"),
+    (
+        _OF_TF_DATA + "iterator_ops",
+        "IteratorBase",
+        "is an iterator over a dataset of tf.data",
+        "make it inside the %%gpu cell",
+    ),
     ("asyncio", "AbstractEventLoop", "is this kernel's event loop", "create it inside the cell"),
 )
 

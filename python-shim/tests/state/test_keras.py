@@ -154,3 +154,20 @@ else:
     raise AssertionError
 """
     assert "Exception ignored" not in run(code)
+
+
+def test_datasets_of_tensorflow_are_refused_by_name() -> None:
+    pytest.importorskip("tensorflow")
+    code = """
+import sys
+from baton_shim.state.refusal import Refused
+pair.local('import tensorflow as tf; ds = tf.data.Dataset.range(3).batch(2); steps = iter(ds)')
+for name in ("ds", "steps"):
+    try:
+        remote("pass", name)
+    except Refused as refusal:
+        print(refusal, refusal.hint, sep="; ", file=sys.stderr)
+"""
+    said = run(code)
+    assert "'ds' is a dataset of tf.data and cannot move to the GPU machine; make it inside the %%gpu cell" in said
+    assert "'steps' is an iterator over a dataset of tf.data and cannot move" in said
