@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from baton_shim.base.closure import Uses
+from baton_shim.base.wire import CLEARS_RESULTS
 from baton_shim.state import errors
 
 if TYPE_CHECKING:
@@ -57,7 +58,10 @@ def take_extra(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Returne
     if cell.block is None:
         remember_source(home.shell, extra["file"], cell.number, cell.code, cell.transform)
     for payload in extra["payload"]:
-        if payload.get("source") != "ask_exit":
+        if payload.get("source") == CLEARS_RESULTS:
+            if home.shell.displayhook.do_full_cache:
+                home.shell.displayhook.flush()
+        elif payload.get("source") != "ask_exit":
             home.shell.payload_manager.write_payload(payload)
     ended = (extra["ended"], extra["returned"]) if cell.block is not None else None
     return Returned(result_of(extra), extra["error"], extra["raised"], ended)

@@ -26,6 +26,7 @@ from traitlets import Type
 from baton_shim.base import frames
 from baton_shim.base.originals import of_notebook
 from baton_shim.base.source import as_written
+from baton_shim.base.wire import CLEARS_RESULTS
 from baton_shim.session import commands, downloads, hidden_files
 from baton_shim.session.blocks import own_frames
 
@@ -72,6 +73,11 @@ class SessionDisplayHook(ZMQShellDisplayHook):  # type: ignore[misc]
             self.shell.display_pub.publish(shown.data, shown.metadata)
         else:
             self.result = shown
+
+    def flush(self) -> None:
+        """`%reset` clears the results, which the notebook has."""
+        super().flush()
+        self.shell.payload_manager.write_payload({"source": CLEARS_RESULTS})
 
     def take(self) -> Result | None:
         result, self.result = self.result, None
