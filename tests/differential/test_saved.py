@@ -28,7 +28,9 @@ OF_THE_KERNEL = {
     "plain_loggers": "shows in which order its kernel made loggers",
     "plain_printers": "has formatters of IPython as variables, which are said not to be saved",
     "plain_registered": "uses a module that matplotlib had loaded for something else",
+    "plain_reset": "clears the variables and results of its kernel",
     "plain_soup": "has tags that share a set with Beautiful Soup itself",
+    "plain_underscores": "asks for the last results of its kernel",
     "torch_bound_anew": "deletes generators, which are said not to be saved",
     "widgets_values": "has widgets, which are said not to be saved",
 }

@@ -86,7 +86,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "notebook": "\0".join(sorted(visible - options.drop)),
             "dynamic": needed.dynamic,
             "deleted": sorted(needed.deleted - names - wished - options.drop),
-            "stores": sorted(name for name in needed.stores if is_hidden(name)),
+            "stores": sorted(name for name in needed.stores | found.deletes if is_hidden(name)),
             "sources": sources(home.shell, needed.files | cell.files()),
             "last_error": last_error,
             **around.parts,

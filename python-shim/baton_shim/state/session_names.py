@@ -116,7 +116,7 @@ class SessionNames:
     def changed(self, stored: Iterable[str], dropped: Iterable[str] = ()) -> tuple[list[str], list[str]]:
         """Names to report, and names that are gone.
 
-        `stored`: hidden names that the cell's code assigns. `dropped`: names that stay here in any case.
+        `stored`: hidden names that the cell's code assigns or deletes. `dropped`: names that stay here in any case.
         """
         namespace, before = self._namespace, self._before
         for name, mark in self._marks.items():
