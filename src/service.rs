@@ -242,14 +242,8 @@ pub(crate) fn token_in(path: &Path) -> anyhow::Result<String> {
         return Ok(token);
     }
     let token = new_token();
-    // An empty file would keep its mode.
-    let write = || {
-        let folder = path.parent().unwrap_or(path);
-        let mut file = NamedTempFile::new_in(folder)?;
-        writeln!(file, "{token}")?;
-        file.persist(path).map_err(io::Error::from)
-    };
-    write().with_context(|| format!("Failed to write the token file {}", path.display()))?;
+    replace_private(path, &token)
+        .with_context(|| format!("Failed to write the token file {}", path.display()))?;
     Ok(token)
 }
 
@@ -281,6 +275,21 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
     writeln!(file, "{text}")
 }
 
-pub(crate) fn private_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+/// Writes a file that only this user can read. It is new, because a file that exists would keep its
+/// mode.
+pub(crate) fn replace_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = NamedTempFile::new_in(folder_of(path))?;
+    writeln!(file, "{text}")?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
+}
+
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    folder.unwrap_or(Path::new("."))
+}
+
+fn private_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     options.mode(0o600).open(path)
 }

@@ -2,7 +2,7 @@
 
 use super::ask::run;
 use crate::{
-    service::private_file,
+    service::replace_private,
     settings::{CONFIGURATION_VARIABLE, Settings, Surroundings, Value, secrets::check_token},
 };
 use anyhow::Context;
@@ -14,8 +14,8 @@ use baton_transport::{Api, Dial, LinkError, Token};
 use clap::Args;
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use std::{
-    fs::{self, OpenOptions},
-    io::{self, IsTerminal, Write},
+    fs,
+    io::{self, IsTerminal},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -101,14 +101,8 @@ fn store(file: &Path, text: &str) -> anyhow::Result<()> {
             fs::create_dir_all(folder)?;
         }
         // A link stays one, for example into a folder of such files.
-        let file = &fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
-        // A file that exists would keep its mode.
-        let next = file.with_extension("new");
-        let mut options = OpenOptions::new();
-        let mut new = private_file(&next, options.write(true).create(true).truncate(true))?;
-        writeln!(new, "{}", text.trim_end())?;
-        new.sync_all()?;
-        fs::rename(&next, file)
+        let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+        replace_private(&file, text.trim_end())
     };
     write().with_context(|| format!("Failed to write {}", file.display()))
 }

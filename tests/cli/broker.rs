@@ -7,17 +7,16 @@ use std::{
     os::unix::fs::PermissionsExt,
 };
 
+/// The command line of a broker on a port that is free.
+fn broker_in(state: &str) -> [&str; 5] {
+    ["broker", "--listen", "127.0.0.1:0", "--state-folder", state]
+}
+
 #[test]
 fn a_broker_without_configuration_has_a_token_and_says_where() {
     let home = Home::new();
     let state = home.path("state").display().to_string();
-    let arguments = [
-        "broker",
-        "--listen",
-        "127.0.0.1:0",
-        "--state-folder",
-        &state,
-    ];
+    let arguments = broker_in(&state);
     let mut broker = home.start(&arguments);
     let address = broker.line("The broker listens on ");
     let token_file = broker.line("They need the token in ");
@@ -62,13 +61,7 @@ fn a_broker_without_configuration_has_a_token_and_says_where() {
 fn the_token_of_a_broker_is_for_its_user_only() {
     let home = Home::new();
     let state = home.path("state").display().to_string();
-    let arguments = [
-        "broker",
-        "--listen",
-        "127.0.0.1:0",
-        "--state-folder",
-        &state,
-    ];
+    let arguments = broker_in(&state);
     let token_file = home.write("state/token", "\n");
     let allow_all = || fs::set_permissions(&token_file, Permissions::from_mode(0o644)).unwrap();
     allow_all();

@@ -3,6 +3,7 @@
 //! **Invariant:** the file is replaced in one step, by one that the broker can read. No other process
 //! changes it between reading and replacing it, because its folder is locked.
 
+use crate::service::folder_of;
 use anyhow::Context;
 use baton_broker::{People, Person, Role};
 use jiff::Timestamp;
@@ -170,11 +171,6 @@ fn lock(folder: &Path) -> io::Result<File> {
     let folder = File::open(folder)?;
     folder.lock()?;
     Ok(folder)
-}
-
-fn folder_of(path: &Path) -> &Path {
-    let folder = path.parent().filter(|folder| *folder != Path::new(""));
-    folder.unwrap_or(Path::new("."))
 }
 
 fn is_called(person: &Table, name: &str) -> bool {
