@@ -1,14 +1,14 @@
 //! Requests of programs to `/v1`: lists, explanations, errors.
 
 use crate::harness::{
-    Broker, FakeProxy, FakeWorker, PATIENCE, Rules, finished, started, submission,
+    Broker, FakeProxy, FakeWorker, PATIENCE, Rules, finished, started, submission, wait_for,
 };
 use baton_broker::{Person, Role};
 use baton_protocol::{
     GroupId, JobId, Outcome, Priority,
     api::{
-        Ahead, AheadBecause, Course, Explanation, Job, JobState, Page, Problem, Usage, WaitingRule,
-        Worker, WorkerState,
+        Ahead, AheadBecause, Course, Explanation, Job, JobState, Page, Pool, Problem, Usage,
+        WaitingRule, Worker, WorkerState,
     },
     proxy::FromProxy,
 };
@@ -75,6 +75,20 @@ pub(crate) async fn get<Answer: DeserializeOwned>(
     let response = answer(broker, token, path).await;
     assert_eq!(response.status(), 200, "{path}");
     read(response).await
+}
+
+/// Waits until a pool is in some state.
+pub(crate) async fn pool_when(
+    broker: &Broker,
+    name: &str,
+    is_reached: impl Fn(&Pool) -> bool,
+) -> Pool {
+    wait_for("a state of the pool", async || {
+        let page: Page<Pool> = get(broker, "sesame", "/v1/pools").await;
+        let mut pools = page.items.into_iter();
+        pools.find(|pool| pool.pool == name && is_reached(pool))
+    })
+    .await
 }
 
 pub(crate) async fn problem(response: reqwest::Response) -> Problem {

@@ -4,13 +4,13 @@
 //! the test has answered.
 
 use crate::{
-    api::get,
+    api::pool_when,
     harness::{Broker, FakeProxy, FakeWorker, Rules, wait_for, wait_until},
 };
 use baton_broker::{Person, Role};
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{
-    api::{Page, Pool},
+    api::Pool,
     worker::{FromWorker, ToWorker},
 };
 use baton_transport::{Api, LinkError, connect};
@@ -45,15 +45,6 @@ fn rules(pools: &[String]) -> Rules {
         pools: Some(format!("[{}]", pools.join(", "))),
         ..Rules::default()
     }
-}
-
-async fn pool_when(broker: &Broker, name: &str, is_reached: impl Fn(&Pool) -> bool) -> Pool {
-    wait_for("a state of the pool", async || {
-        let page: Page<Pool> = get(broker, "sesame", "/v1/pools").await;
-        let mut pools = page.items.into_iter();
-        pools.find(|pool| pool.pool == name && is_reached(pool))
-    })
-    .await
 }
 
 /// Waits until the pool has so many jobs. Returns the names of their workers, which are also the ids

@@ -1,7 +1,7 @@
 //! A pool whose workers are started by something else: its desired number, and who may join.
 
 use crate::{
-    api::{answer, get, problem, read},
+    api::{answer, pool_when, problem, read},
     harness::{
         Broker, FakeProxy, FakeWorker, MONITOR_TOKEN, PATIENCE, POOL_TOKEN, Rules, started,
         wait_for, wait_until,
@@ -9,7 +9,7 @@ use crate::{
 };
 use baton_broker::{Person, Role};
 use baton_protocol::{
-    api::{JoinPool, Joined, Page, Pool, Scale},
+    api::{JoinPool, Joined, Pool, Scale},
     proxy::WaitingReason,
     worker::FromWorker,
 };
@@ -73,14 +73,6 @@ async fn until(broker: &Broker, wanted: u32, processes: u32) {
     assert!(reached.is_ok(), "expected {wanted} and {processes}: {last}");
 }
 
-async fn pool_when(broker: &Broker, is_reached: impl Fn(&Pool) -> bool) -> Pool {
-    wait_for("a state of the pool", async || {
-        let page: Page<Pool> = get(broker, "sesame", "/v1/pools").await;
-        page.items.into_iter().find(&is_reached)
-    })
-    .await
-}
-
 #[tokio::test]
 async fn waiting_cells_want_workers_which_join_and_run_them() {
     let broker = broker("max = 3, idle = '7m', walltime = '1h'").await;
@@ -88,7 +80,7 @@ async fn waiting_cells_want_workers_which_join_and_run_them() {
     let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
     let job = ada.submit().await;
     until(&broker, 1, 1).await;
-    pool_when(&broker, |pool| (pool.up, pool.pending) == (0, 1)).await;
+    pool_when(&broker, "kube", |pool| (pool.up, pool.pending) == (0, 1)).await;
     loop {
         // The first reason may be that no worker is connected.
         if let (1, WaitingReason::MachineStarting { .. }) = ada.position(job).await {
@@ -102,7 +94,7 @@ async fn waiting_cells_want_workers_which_join_and_run_them() {
     assert_eq!(worker.run_to_end().await, job);
     ada.events_after(job, 0).await;
     until(&broker, 0, 0).await;
-    let seen = pool_when(&broker, |pool| (pool.up, pool.pending) == (1, 0)).await;
+    let seen = pool_when(&broker, "kube", |pool| (pool.up, pool.pending) == (1, 0)).await;
     assert_eq!(seen.workers[0].name, joined.name);
     assert_eq!(seen.workers[0].job.as_deref(), Some("baton-worker-x7f2q"));
     assert!(seen.start.is_some(), "how long a start takes is known");
@@ -215,7 +207,7 @@ async fn what_a_worker_is_called_is_never_more_than_a_name() {
     for called in texts {
         join(&broker, POOL_TOKEN, called).await.ok().unwrap();
     }
-    let seen = pool_when(&broker, |pool| pool.workers.len() == texts.len()).await;
+    let seen = pool_when(&broker, "kube", |pool| pool.workers.len() == texts.len()).await;
     assert!(seen.workers.iter().all(|worker| worker.job.is_none()));
 }
 
@@ -227,19 +219,19 @@ async fn a_worker_that_joins_again_takes_no_second_place_and_counts_as_failed() 
         let joined = join(&broker, POOL_TOKEN, "pod-1").await.ok().unwrap();
         assert_eq!(joined.idle_exit_ms, None);
     }
-    let paused = pool_when(&broker, |pool| pool.paused).await;
+    let paused = pool_when(&broker, "kube", |pool| pool.paused).await;
     assert_eq!((paused.failures, paused.workers.len()), (3, 1));
     let why = paused.last_failure.unwrap_or_default();
     assert!(why.contains("pod-1 joined but ended before"), "{why}");
     // A worker that had connected does not count as failed.
     let (_, came) = worker(&broker, "pod-1").await;
-    pool_when(&broker, |pool| pool.up == 1).await;
+    pool_when(&broker, "kube", |pool| pool.up == 1).await;
     drop(came);
     wait_until("a place", async || {
         join(&broker, POOL_TOKEN, "pod-1").await.is_ok()
     })
     .await;
-    let seen = pool_when(&broker, |pool| pool.workers.len() == 2).await;
+    let seen = pool_when(&broker, "kube", |pool| pool.workers.len() == 2).await;
     assert_eq!(seen.failures, 4);
 }
 
@@ -252,7 +244,7 @@ async fn workers_on_which_no_session_starts_pause_the_pool() {
         let joined = join(&broker, POOL_TOKEN, called).await.ok().unwrap();
         workers.push(FakeWorker::failing(&broker.dial_as(&joined.token), "no disk").await);
     }
-    let paused = pool_when(&broker, |pool| pool.paused).await;
+    let paused = pool_when(&broker, "kube", |pool| pool.paused).await;
     assert_eq!(paused.failures, 3);
     let why = paused.last_failure.unwrap_or_default();
     assert_eq!(why, "Sessions cannot start there: no disk");
@@ -263,7 +255,7 @@ async fn workers_that_do_not_come_are_told_of_and_pause_the_pool() {
     let broker = broker("max = 8, start_limit = '1s'").await;
     let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
     ada.submit().await;
-    let late = pool_when(&broker, |pool| pool.last_failure.is_some()).await;
+    let late = pool_when(&broker, "kube", |pool| pool.last_failure.is_some()).await;
     let why = late.last_failure.unwrap_or_default();
     assert!(why.contains("needed for 1 s, but none has joined"), "{why}");
     assert_eq!(late.failures, 0);
@@ -272,7 +264,7 @@ async fn workers_that_do_not_come_are_told_of_and_pause_the_pool() {
     for called in ["pod-2", "pod-3"] {
         join(&broker, POOL_TOKEN, called).await.ok().unwrap();
     }
-    let paused = pool_when(&broker, |pool| pool.paused).await;
+    let paused = pool_when(&broker, "kube", |pool| pool.paused).await;
     let why = paused.last_failure.unwrap_or_default();
     assert!(why.contains("joined but did not connect"), "{why}");
     assert_eq!(paused.workers, []);
