@@ -199,7 +199,7 @@ def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segm
             continue
         if segment is None or segment.bytes != bytes_:
             raise TableBroken(f"Segment {number} of {bytes_} bytes is not known here")
-        if undo.of_memory and not segments.is_there(segment):  # the notebook has freed it since
+        if not segments.is_there(segment):  # this kernel has freed it since
             continue
         owner = segments.owner(segment) if patches else None
         changed = _parts(patches, segment)

@@ -270,7 +270,8 @@ class Table:
         besides: list[Any] = []
         if not sending.home:
             # An object that a cell changed before rebinding its name may live on under another name.
-            besides = [*self._bindings.former([*sending.roots, *sending.gone]), *walker.with_new_gradients()]
+            besides = self._bindings.former([*sending.roots, *sending.gone])
+            besides = [*besides, *walker.with_new_gradients(), *self._views.resized()]
         dying = (numbering.objects[number] for number in sending.dying)
         return walker.reach([*sending.roots.values(), *sending.extra_values, *besides, *dying], sending.given)
 

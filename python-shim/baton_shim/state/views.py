@@ -126,9 +126,19 @@ class Views:
             segments -= {segment for number, segment in self.segment_of.items() if number in given}
         return segments
 
+    def resized(self) -> list[Any]:
+        """Objects that have left their memory, perhaps because something resized it that no message visits."""
+        segments, objects = self._segments, self._numbering.objects
+        left = [one for one in segments.by_number.values() if one.users and not segments.is_there(one)]
+        return [objects[number] for segment in left for number in segment.users]
+
     def look(self, numbers: Iterable[int], fresh: Container[int]) -> list[SegmentView]:
-        """These segments as they are now; `fresh`: those of which the other end has nothing."""
+        """These segments as they are now; `fresh`: those of which the other end has nothing.
+
+        A tensor that is larger than its memory cannot be sent, and the memory that it had has been freed.
+        """
         segments = [self._segments.by_number[number] for number in sorted(numbers)]
+        segments = [segment for segment in segments if self._segments.is_there(segment)]
         known = [segment for segment in segments if segment.number not in fresh]
         for segment in known:
             self._segments.copy_from_gpu(segment)

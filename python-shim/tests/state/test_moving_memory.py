@@ -180,6 +180,53 @@ def test_results_arrive_although_the_notebook_has_freed_some_memory(pair: Pair) 
     assert (pair.namespace["result"], pair.namespace["a"].sum().item()) == (1, 200_000)
 
 
+RESIZES = {
+    "tensor": ("torch.ones(100)", "h.resize_(200)", "len(x)"),
+    "storage": ("torch.ones(100)", "h.untyped_storage().resize_(800)", "x.untyped_storage().nbytes()"),
+    "array": ("np.ones(100)", "h.resize(200, refcheck=False)", "0"),  # the notebook gets another array
+}
+
+
+@pytest.mark.parametrize("case", RESIZES)
+@pytest.mark.filterwarnings("ignore:'box")
+def test_an_object_that_only_something_unseen_holds_is_resized(pair: Pair, case: str) -> None:
+    """Such as a global variable of a module."""
+    make, resize, size = RESIZES[case]
+    control: dict[str, Any] = {"hidden": [], "__name__": "__main__"}
+    cells = [
+        (f"import numpy as np, sys, torch; x = {make}; box = [x]", None),
+        ("import sys; sys.hidden = [x]; del x", ("x", "torch", "np")),
+        (f"h = sys.hidden[0]; {resize}; del h", ("sys",)),
+        ("x = box[0]; x[:3] = 5", None),
+        (f"seen = x[:5].tolist(), {size}", ("box", "x")),
+        ("del sys.hidden, x", ("x", "sys")),
+        (f"x = box[0]; found = x[:5].tolist(), {size}", None),
+    ]
+    for code, names in cells:
+        exec(code, control)
+        if names is None:
+            pair.local(code)
+        else:
+            assert pair.remote(code, *names) == {"error": None}
+    assert pair.namespace["seen"] == control["seen"]
+    assert pair.namespace["found"] == control["found"]
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("deferred", [False, True], ids=["at once", "deferred"])
+def test_memory_that_a_storage_has_freed_is_not_read(pair: Pair, deferred: bool, size: int) -> None:
+    """The tensors that show it are larger than their memory, so they remain as they were."""
+    pair.local("import torch; kept = []")
+    assert pair.remote(f"x = torch.ones({size}); kept = [x.view(2, -1)]", "torch", "kept") == {"error": None}
+    pair.local("")
+    pair.all_deferred = deferred
+    code = f"x.untyped_storage().resize_(0); others = [torch.full(({size},), -1.) for _ in range(20)]"
+    for step in (code, "others.clear()", "others.append(1)"):
+        assert pair.remote(step, "x", "torch") == {"error": None}
+    pair.local("")
+    assert set(pair.namespace["kept"][0].flatten().tolist()) == {1}
+
+
 def test_memory_that_a_storage_has_left_is_not_taken_for_it() -> None:
     """Other objects may get this memory before a message visits the tensors that share the storage."""
     segments = Segments(lambda _: None)
