@@ -36,6 +36,13 @@ class Segment:
         self.seen: Any = None  # the scanner's state
         self.users: set[int] = set()  # numbers of the objects that are views of it
 
+    @property
+    def end(self) -> int:
+        return self.address + self.bytes
+
+    def contains(self, address: int, size: int) -> bool:
+        return self.address <= address and address + size <= self.end
+
     def has_left_device(self) -> bool:
         """Whether its storage on a GPU has been resized, so that another one may have its former place."""
         device = self.device
@@ -68,6 +75,7 @@ class Segments:
         self._starts: list[int] = []
         self._by_start: dict[int, list[Segment]] = {}  # the longest of them comes last
         self._by_device: dict[int, Segment] = {}
+        self._outer: list[Segment] = []  # those within which another one begins
 
     def find(self, address: int, size: int) -> Segment | None:
         """The segment that contains this whole range."""
@@ -82,12 +90,9 @@ class Segments:
         return not segment.users or self._user_of(segment) is not None
 
     def _find_known(self, address: int, size: int) -> Segment | None:
-        segments = self._by_start.get(address)
-        if segments is None and (place := bisect.bisect_right(self._starts, address)):
-            segments = self._by_start[self._starts[place - 1]]
-        if segments and address + size <= segments[-1].address + segments[-1].bytes:
-            return segments[-1]
-        return None
+        place = bisect.bisect_right(self._starts, address)
+        nearest = self._by_start[self._starts[place - 1]][-1:] if place else []
+        return next((one for one in (*nearest, *self._outer) if one.contains(address, size)), None)
 
     def find_device(self, storage: Any) -> Segment | None:
         """The segment of a storage on a GPU."""
@@ -195,6 +200,15 @@ class Segments:
             bisect.insort(self._starts, segment.address)
         if segment not in segments:
             bisect.insort(segments, segment, key=lambda one: one.bytes)
+            self._note_outer(segment)
+
+    def _note_outer(self, segment: Segment) -> None:
+        """Any other one that contains the start of this segment contains that of the one before it, too."""
+        place = bisect.bisect_left(self._starts, segment.address)
+        before = self._by_start[self._starts[place - 1]] if place else ()
+        self._outer += [one for one in before if one.end > segment.address and one not in self._outer]
+        if place + 1 < len(self._starts) and self._starts[place + 1] < segment.end:
+            self._outer.append(segment)
 
     def put_back(self, known: Mapping[int, Segment], next_number: int) -> None:
         """Returns to these segments."""
@@ -207,7 +221,7 @@ class Segments:
                 self.mirror(segment, segment.device)
 
     def clear(self) -> None:
-        for table in (self.by_number, self._starts, self._by_start, self._by_device):
+        for table in (self.by_number, self._starts, self._by_start, self._by_device, self._outer):
             table.clear()
 
     def hide(self, segment: Segment) -> None:
@@ -215,6 +229,7 @@ class Segments:
         segments = self._by_start.get(segment.address, [])
         if segment in segments:
             segments.remove(segment)
+            self._outer = [one for one in self._outer if one is not segment]
             if not segments:
                 del self._by_start[segment.address]
                 del self._starts[bisect.bisect_left(self._starts, segment.address)]

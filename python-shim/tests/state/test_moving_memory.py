@@ -145,6 +145,36 @@ def test_a_longer_array_at_the_same_place_does_not_hide_a_tensor_for_good(pair: 
     assert pair.namespace["a"].tolist() == [2, 3, 4, 5, 4, 5]
 
 
+@pytest.mark.parametrize("size", [1, 9000])
+def test_a_tensor_does_not_hide_one_that_contains_it(pair: Pair, size: int) -> None:
+    make = f"import numpy as np, torch; a = np.arange(12. * {size}).reshape(12, -1)\n"
+    make += "inner = torch.from_numpy(a[3:6]); t = torch.from_numpy(a[1:9])"
+    view, change = "u = torch.from_numpy(a[4:8]); del a", "u += 1; t *= 2; u += 1"
+    control: dict[str, Any] = {}
+    exec(f"{make}\n{view}\n{change}", control)
+    pair.local(make)
+    assert pair.remote("pass", "inner", "torch") == {"error": None}
+    assert pair.remote("pass", "t") == {"error": None}
+    pair.local(view)
+    assert pair.remote(change, "t", "u") == {"error": None}
+    assert all(pair.namespace[name].tolist() == control[name].tolist() for name in "tu")
+    assert pair.up[1] < 9 * 8 * size  # the session has the memory of `t`
+
+
+def test_segments_within_others_are_found() -> None:
+    segments = Segments(lambda _: None)
+    whole, *inner = (segments.add(*place) for place in ((1000, 900), (1000, 100), (1200, 100), (1250, 10)))
+    shorter = segments.add(1000, 800)
+    assert segments.find(1210, 10) is inner[1]
+    assert segments.find(1255, 300) is whole
+    segments.hide(whole)
+    assert segments.find(1255, 300) is shorter
+    assert segments.find(1900, 1) is None
+    segments.show([whole])
+    segments.drop([shorter.number])
+    assert segments.find(1500, 400) is whole
+
+
 def test_an_undo_with_tensors_of_parts_of_an_array(pair: Pair) -> None:
     pair.local("import numpy as np, torch; a = np.arange(900_000.); t = torch.from_numpy(a[:600_000])")
     pair.local("u = torch.from_numpy(a[200_000:]); del a")
