@@ -457,31 +457,6 @@ def test_a_gradient_of_a_parameter_that_was_pruned_since(pair: Pair, prune: str,
         control["x"].data.add_(1)
 
 
-@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
-def test_sparse_gradients_over_several_cells(pair: Pair, layout: str) -> None:
-    """Each cell adds to the gradient in place, at other rows."""
-    make = (
-        "import torch\ntable = torch.nn.Embedding(4, 2, sparse=True)\nwith torch.no_grad(): table.weight.fill_(1)\n"
-        f"matrix = torch.eye(4).{layout}()\noptimizer = torch.optim.SGD(table.parameters(), lr=1)"
-    )
-    cells = [f"table(torch.tensor([{row}, 1])).sum().backward(); matrix.mul_(2)" for row in (0, 1, 2, 0, 3)]
-    cells.insert(3, "optimizer.step(); optimizer.zero_grad(set_to_none=False)")
-    expected: dict[str, object] = {}
-    exec(make, expected)
-    pair.local(make)
-    names = "table", "matrix", "optimizer", "torch"
-    look = "table.weight.tolist(), table.weight.grad.to_dense().tolist(), matrix.to_dense().tolist()"
-    for number, cell in enumerate(cells):
-        exec(cell, expected)
-        if number % 3 == 2:
-            pair.local(cell)
-        else:
-            assert pair.remote(cell, *names) == {"error": None}
-        assert eval(look, pair.namespace) == eval(look, expected)
-    assert pair.remote(f"seen = {look}", *names) == {"error": None}
-    assert pair.namespace["seen"] == eval(look, expected)
-
-
 CLASSES = (
     "import numpy as np, torch\nclass T(torch.Tensor): pass\nclass P(torch.nn.Parameter): pass\n"
     "class L(torch.Tensor):\n"

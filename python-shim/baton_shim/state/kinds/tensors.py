@@ -31,6 +31,8 @@ Flags = tuple[Any, bool, bool, bool, bool]
 
 _CAPSULES = ("_sym_sizes_capsule", "_sym_strides_capsule")
 """Prefixes of attributes in which torch keeps pointers, to find the sizes of some tensors faster."""
+_TWIN = "_baton_twin"
+"""The attribute of a gradient that autograd had to create: the tensor that it represents."""
 
 
 def torch() -> Any:
@@ -217,7 +219,7 @@ class TensorKind(Kind):
     def _state(self, obj: Any) -> tuple[Any, ...]:
         """Gradient, attributes, hooks. A computed tensor has a gradient only if that was requested."""
         of_graph = is_computed(obj)
-        gradient = None if of_graph and not obj.retains_grad else obj.grad
+        gradient = None if of_graph and not obj.retains_grad else gradient_of(obj)
         if gradient is not None and LABEL in obj.__dict__:
             gradient.__dict__[LABEL] = label()  # autograd created it, and it has not been read yet
         slots = None if type(obj) in plain_types() else tuple(slots_of(obj))
@@ -253,7 +255,7 @@ class TensorKind(Kind):
             with mode_of(tensor.is_inference()):
                 tensor.requires_grad_(graph)
             tensor._backward_hooks, tensor._post_accumulate_grad_hooks = hooks or (None, None)
-        if gradient is None or tensor.grad is not gradient:
+        if gradient is None or gradient_of(tensor) is not gradient:
             set_gradient(tensor, gradient)
 
     @bare
@@ -346,10 +348,31 @@ def set_gradient(tensor: Any, gradient: Any) -> None:
         try:
             tensor.data = torch().empty(gradient.size(), **form)
             tensor.grad = gradient
-        except RuntimeError:  # a dense one of a tensor of compressed rows, which only autograd itself can assign
-            pass
+        except RuntimeError:  # a dense one of a sparse tensor, which only autograd itself can assign
+            set_twin_of_gradient(tensor, gradient)
         finally:
             tensor.data = data
+
+
+def set_twin_of_gradient(tensor: Any, gradient: Any) -> None:
+    """Lets autograd create the tensor's gradient, which then gets this gradient's memory and represents it."""
+    zeros = torch().zeros((), dtype=tensor.dtype, device=tensor.device).expand(tensor.size())
+    required, hooks = tensor.requires_grad, (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
+    tensor._backward_hooks, tensor._post_accumulate_grad_hooks = None, None
+    tensor.requires_grad_(True)
+    torch().autograd.backward([tensor], [zeros])
+    tensor.requires_grad_(required)
+    tensor._backward_hooks, tensor._post_accumulate_grad_hooks = hooks
+    tensor.grad.data = gradient.data
+    tensor.grad.__dict__.update(gradient.__dict__)
+    tensor.grad.__dict__[_TWIN] = gradient
+
+
+def gradient_of(tensor: Any) -> Any:
+    """Its gradient, or the tensor that this represents."""
+    gradient = tensor.grad
+    twin = None if gradient is None else gradient.__dict__.get(_TWIN)
+    return twin if twin is not None and is_same_view(gradient, twin) else gradient
 
 
 def is_same_view(left: Any, right: Any) -> bool:
@@ -400,14 +423,18 @@ def type_of(name: Any) -> Any:
 
 
 def attributes_of(obj: Any) -> tuple[tuple[str, Any], ...]:
-    """Without the label, which represents the device, and without pointers."""
-    return tuple(pair for pair in obj.__dict__.items() if pair[0] != LABEL and not pair[0].startswith(_CAPSULES))
+    """Without the label, which represents the device, and without what belongs to one kernel."""
+    return tuple(pair for pair in obj.__dict__.items() if pair[0] not in (LABEL, _TWIN) and not is_capsule(pair[0]))
 
 
 def drop_capsules(tensor: Any) -> None:
     """Drops pointers that torch's own pickling would include. torch computes them again."""
-    for name in [name for name in tensor.__dict__ if name.startswith(_CAPSULES)]:
+    for name in [name for name in tensor.__dict__ if is_capsule(name)]:
         del tensor.__dict__[name]
+
+
+def is_capsule(name: str) -> bool:
+    return name.startswith(_CAPSULES)
 
 
 def version_of(tensor: Any) -> int | None:
