@@ -44,13 +44,20 @@ class _Mapping:
 def at_address(address: int, size: int, owner: Any) -> Any:
     """A writable buffer over this memory that keeps the owner alive. (A ctypes array can have attributes.)"""
     memory = (ctypes.c_ubyte * size).from_address(address)
-    memory.owner = owner  # type: ignore[attr-defined]
+    memory.baton_owner = owner  # type: ignore[attr-defined]
     return memory
 
 
-def is_mapping(buffer: Any) -> bool:
-    """Whether it is received state, which belongs only to the arrays that view it."""
-    return isinstance(getattr(buffer, "owner", None), _Mapping)
+def copied(data: bytes) -> Any:
+    """A writable buffer of its own with these bytes."""
+    memory = (ctypes.c_ubyte * len(data)).from_buffer_copy(data)
+    memory.baton_owner = None  # type: ignore[attr-defined]
+    return memory
+
+
+def is_of_table(buffer: Any) -> bool:
+    """Whether it was made here, over memory of a segment. It is then no object of the user's."""
+    return hasattr(buffer, "baton_owner")
 
 
 def map_private(file_descriptor: int, offset: int, size: int) -> Any:

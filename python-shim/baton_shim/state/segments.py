@@ -162,7 +162,7 @@ class Segments:
         if segment.memory is not None:
             return segment.memory
         if segment.source is not None:
-            self.settle(segment, bytearray(segment.source))
+            self.settle(segment, memory.copied(segment.source))
             return segment.memory
         owner = self.owner(segment)
         return memory.at_address(segment.address, segment.bytes, held_in_place(owner) if is_storage(owner) else owner)
@@ -181,7 +181,7 @@ class Segments:
         """Gives memory to small received segments that have not been used yet."""
         for segment in self.by_number.values():
             if segment.source is not None:
-                self.settle(segment, bytearray(segment.source))
+                self.settle(segment, memory.copied(segment.source))
 
     def settle(self, segment: Segment, place: Any) -> None:
         """Gives a received segment its own memory."""

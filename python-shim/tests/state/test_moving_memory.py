@@ -140,6 +140,20 @@ def test_a_longer_array_at_the_same_place_does_not_hide_a_tensor_for_good(pair: 
     with pytest.raises(Refused):
         pair.remote("pass", "a", "never")
     pair.local("square = t.view(2, 2)")
+@pytest.mark.parametrize("size", [8, 80_000])
+@pytest.mark.parametrize("array", ["t.numpy()", "t.numpy()[1:]", "np.asarray(memoryview(t.numpy()[::2]))"])
+def test_an_array_of_a_tensor_shares_its_memory_in_the_next_session(pair: Pair, array: str, size: int) -> None:
+    for make, cell in ((f"t = torch.ones({size})", f"n = {array}"), ("t = 0", f"t = torch.ones({size}); n = {array}")):
+        control: dict[str, Any] = {}
+        exec(f"import numpy as np, torch; {make}; {cell}; t += 1; n *= 3", control)
+        pair.start_anew()
+        pair.local(f"import numpy as np, torch; {make}")
+        assert pair.remote(cell, "t", "np", "torch") == {"error": None}
+        pair.lose_session()
+        assert pair.remote("t += 1; n *= 3", "t", "n") == {"error": None}
+        assert all(pair.namespace[name].tolist() == control[name].tolist() for name in "tn")
+
+
     assert pair.remote("t += 1", "t", "square") == {"error": None}
     assert pair.remote("square += 1", "t", "square") == {"error": None}
     assert pair.namespace["a"].tolist() == [2, 3, 4, 5, 4, 5]

@@ -335,7 +335,7 @@ def buffer_below(owner: Any) -> Any:
     base = owner.base
     if type(base) is memoryview:
         base = base.obj
-    if not owner.nbytes or memory.is_mapping(base):
+    if not owner.nbytes or memory.is_of_table(base):
         return None
     return base if isinstance(base, (bytearray, array.array, imported("ctypes", "Array"))) else None
 
