@@ -2,12 +2,13 @@
 
 A segment is the whole memory of one owner, and its views share it. But a tensor shows only the part of an array that it
 was made of. So before a message is written, the ranges of its new views are compared: those that overlap become one
-segment. A known segment stays as it is.
+segment. If the notebook sends a view that extends beyond a known segment, a larger segment takes its place, and the
+session's views of the known one get the memory of the larger one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from baton_shim.state.segments import Segment, Segments
@@ -20,14 +21,32 @@ class Range(NamedTuple):
     high: int
 
 
-def unite(ranges: Iterable[Range], segments: Segments) -> list[Segment]:
-    """Adds a segment for each group of ranges that overlap, unless a known segment contains all of them."""
-    added = []
+class United(NamedTuple):
+    """Segments that were added, and known ones that are parts of these."""
+
+    added: list[Segment]
+    outgrown: list[Segment]
+
+
+def unite(ranges: Iterable[Range], segments: Segments, may_grow: Callable[[Segment], bool]) -> United:
+    """Adds a segment for each group of ranges that overlap, unless a known segment contains all of them.
+
+    A single range counts as a group if it extends beyond a known segment that `may_grow`.
+    """
+    united = United([], [])
     for group in groups(sorted(set(ranges))):
         low, high = group[0].low, max(one.high for one in group)
-        if len(group) > 1 and segments.find(low, high - low) is None:
-            added.append(segments.add(low, high - low))
-    return added
+        if segments.find(low, high - low) is not None:
+            continue
+        outgrown = segments.overlapping(low, high)
+        if not all(map(may_grow, outgrown)):
+            outgrown = []
+        if outgrown or len(group) > 1:
+            low = min([low, *(one.address for one in outgrown)])
+            high = max([high, *(one.end for one in outgrown)])
+            united.added.append(segments.add(low, high - low))
+            united.outgrown.extend(outgrown)
+    return united
 
 
 def groups(ranges: Iterable[Range]) -> Iterator[list[Range]]:

@@ -7,14 +7,19 @@ may be built from objects that are patched themselves.
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from baton_shim.state.refusal import StandIn
 from baton_shim.state.walk import Reach, Walker
 
 
-def find_replaced(walker: Walker, reach: Reach) -> tuple[set[int], set[int]]:
-    """Numbers of the objects to send again, and of the holders whose patches come last."""
+def find_replaced(walker: Walker, reach: Reach, others: Set[int] = frozenset()) -> tuple[set[int], set[int]]:
+    """Numbers of the objects to send again, and of the holders whose patches come last.
+
+    `others`: objects to send again, whether or not they changed.
+    """
     objects = walker.numbering.objects
-    replaced = set()
+    replaced = set(others)
     for number in reach.changed:
         kind, old = walker.states[number]
         if walker.is_readable(number) and kind.must_be_replaced(objects[number], old):

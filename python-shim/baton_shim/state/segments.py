@@ -94,6 +94,16 @@ class Segments:
         nearest = self._by_start[self._starts[place - 1]][-1:] if place else []
         return next((one for one in (*nearest, *self._outer) if one.contains(address, size)), None)
 
+    def overlapping(self, low: int, high: int) -> list[Segment]:
+        """The segments that have some memory of this range."""
+        first, last = bisect.bisect_right(self._starts, low) - 1, bisect.bisect_left(self._starts, high)
+        near = [one for start in self._starts[max(first, 0) : last] for one in self._by_start[start]]
+        found = [one for one in dict.fromkeys((*near, *self._outer)) if one.address < high and low < one.end]
+        for segment in found:
+            if not self.is_there(segment):
+                self.hide(segment)
+        return [one for one in found if self.is_there(one)]
+
     def find_device(self, storage: Any) -> Segment | None:
         """The segment of a storage on a GPU."""
         segment = self._by_device.get(storage.data_ptr())

@@ -45,7 +45,7 @@ from baton_shim.state.refusal import (
     stand_in_text,
 )
 from baton_shim.state.replacement import find_replaced
-from baton_shim.state.segments import Segments
+from baton_shim.state.segments import Segment, Segments
 from baton_shim.state.slot_names import SlotNames
 from baton_shim.state.stale import warn_of_stale_holders
 from baton_shim.state.unsending import Before
@@ -191,7 +191,13 @@ class Table:
         reach = self._reach(sending)
         replaced, last = find_replaced(walker, reach)
         hidden = self._views.hide(replaced) if replaced else []
-        united = self._views.unite(reach.views)
+        united = self._views.unite(reach.views, lambda segment: self._may_grow(segment, sending))
+        if united.outgrown:
+            tensors, others = self._views.users(united.outgrown)
+            for number in tensors.difference(reach.states, replaced):
+                walker.include(number, reach)
+            replaced, last = find_replaced(walker, reach, replaced | others)
+            hidden += [*united.outgrown, *self._views.hide(replaced)]
         named = self._bindings.names_of(replaced) if home else {}  # they still refer to the old objects there
         rebound = {
             name: obj
@@ -237,7 +243,7 @@ class Table:
         self._foreign.extend(bytes(len(written.fresh)))
         self._views.note_used()
         self._views.find_moved(reach.changed)
-        self._segments.drop(one.number for one in united if not one.users)
+        self._segments.drop(one.number for one in united.added if not one.users)
         reach.marked.update(range(header.count_before, header.count_after))
         self._given = reach.marked
         walker.remember((*reach.changed, *range(header.count_before, header.count_after)), reach.as_leaves)
@@ -264,6 +270,10 @@ class Table:
         snapshot = Snapshot(self.messages, stream, segments, dropped_segments, written.left, deferred_bytes)
         self.messages += 1
         return snapshot
+
+    def _may_grow(self, segment: Segment, sending: Sending) -> bool:
+        """Whether the session's views of it can get other memory: if the notebook has its bytes, and no cell runs."""
+        return sending.home and not sending.given and segment.number not in self.deferred.numbers
 
     def _reach(self, sending: Sending) -> Reach:
         numbering, walker = self._numbering, self._walker

@@ -6,14 +6,14 @@ replace the last other one, so a segment is dropped only when all of the message
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Set
+from collections.abc import Callable, Container, Iterable, Set
 from itertools import starmap
 from typing import Any
 
 from baton_shim.state.kinds import Here, Kinds
 from baton_shim.state.message import SegmentView
 from baton_shim.state.numbering import Numbering
-from baton_shim.state.overlap import Range, unite
+from baton_shim.state.overlap import Range, United, unite
 from baton_shim.state.scanner import look
 from baton_shim.state.segments import Segment
 
@@ -63,8 +63,11 @@ class Views:
             self._segments.hide(segment)
         return hidden
 
-    def unite(self, views: Iterable[Any]) -> list[Segment]:
-        """Adds segments for memory of these objects that overlaps only partly. Perhaps none uses such a segment."""
+    def unite(self, views: Iterable[Any], may_grow: Callable[[Segment], bool]) -> United:
+        """Adds segments for memory of these objects that overlaps only partly. Perhaps none uses such a segment.
+
+        Hides those that are parts of these.
+        """
 
         def memory(obj: Any) -> tuple[int, int] | None:
             try:
@@ -73,7 +76,17 @@ class Views:
                 return None
 
         ranges = (found for obj in views if (found := memory(obj)) is not None)
-        return unite(starmap(Range, ranges), self._segments)
+        united = unite(starmap(Range, ranges), self._segments, may_grow)
+        for segment in united.outgrown:
+            self._segments.hide(segment)
+        return united
+
+    def users(self, segments: Iterable[Segment]) -> tuple[set[int], set[int]]:
+        """The objects that are views of these: tensors, which can get other memory, and others, which cannot."""
+        users = {number for segment in segments for number in segment.users}
+        objects, kinds = self._numbering.objects, self._kinds
+        tensors = {number for number in users if kinds.of(objects[number]) is kinds.tensor}
+        return tensors, users - tensors
 
     def _move_to(self, number: int, segment: int) -> None:
         before = self.segment_of.get(number)

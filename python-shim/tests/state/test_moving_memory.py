@@ -92,6 +92,24 @@ OVERLAPS = {
     "two parts": ["t.mul_(2)", "u.add_(1)", "t.add_(u[0, 0].item())"],
     "two parts, then the whole": [("tu", "t.mul_(2); u.add_(1)"), ("tu", "u.mul_(3)"), ("atu", "a -= 2; t.add_(1)")],
     "the whole, then parts": [("a", "a += 1"), ("tu", "u.mul_(3); t.add_(1)"), ("a", "a -= 2")],
+    "a part, then the whole": [("t", "t.mul_(2)"), ("at", "a -= 2; t.add_(1)"), ("tu", "u.mul_(3); t.add_(1)")],
+    "parts, one later than the other": [
+        ("u", "u.add_(1); v = u[1:]"),
+        ("t", "t.mul_(2)"),
+        ("tuv", "t.mul_(2); v.add_(1); u.mul_(2)"),
+        ("av", "a += 1; v.mul_(2)"),
+    ],
+    "an array of a part, then the whole": [
+        ("t", "n = t.numpy()[1:]; v = t[1:3]"),
+        ("n", "n *= 2"),
+        ("anv", "n += 1; a *= 2; v.add_(1)"),
+        ("at", "t.add_(1); a *= 2"),
+    ],
+    "a parameter of a part, then the whole": [
+        ("t", "t = torch.nn.Parameter(t); t.grad = v = torch.ones_like(t)"),
+        ("a", "a += 1"),
+        ("atv", "t.data.mul_(2); a += 1; v.add_(1)"),
+    ],
     "a part of a part": ["v = torch.from_numpy(a[3:5])", "v.mul_(2)", "t.add_(v[0, 0].item())", "u.add_(1)"],
     "a part that only its session knows": ["v = torch.from_numpy(u.numpy()[1:]); del u", "v.add_(1)", "t.mul_(2)"],
 }
@@ -112,12 +130,28 @@ a = np.arange(6. * {size}).reshape(6, {size}); t = torch.from_numpy(a[:4]); u = 
     for step in OVERLAPS[case]:
         names, code = step if isinstance(step, tuple) else ("atuv", step)
         exec(code, control)
+        if deferred and case == "a part, then the whole":
+            pair.unsent(*names)
         known = [name for name in names if name in pair.namespace]
         gone = tuple(name for name in names if name not in pair.namespace)
         assert pair.remote(code, *known, "np", "torch", deleted=gone) == {"error": None}
         pair.local("")
-        for name in set("atuv") & control.keys():
+        for name in set("atuvn") & control.keys():
             assert pair.namespace[name].tolist() == control[name].tolist(), (step, name)
+
+
+@pytest.mark.parametrize("size", [8, 80_000])
+@pytest.mark.parametrize("array", ["t.numpy()", "t.numpy()[1:]", "np.asarray(memoryview(t.numpy()[::2]))"])
+def test_an_array_of_a_tensor_shares_its_memory_in_the_next_session(pair: Pair, array: str, size: int) -> None:
+    for make, cell in ((f"t = torch.ones({size})", f"n = {array}"), ("t = 0", f"t = torch.ones({size}); n = {array}")):
+        control: dict[str, Any] = {}
+        exec(f"import numpy as np, torch; {make}; {cell}; t += 1; n *= 3", control)
+        pair.start_anew()
+        pair.local(f"import numpy as np, torch; {make}")
+        assert pair.remote(cell, "t", "np", "torch") == {"error": None}
+        pair.lose_session()
+        assert pair.remote("t += 1; n *= 3", "t", "n") == {"error": None}
+        assert all(pair.namespace[name].tolist() == control[name].tolist() for name in "tn")
 
 
 @pytest.mark.parametrize("size", [9, 9000])
@@ -140,20 +174,6 @@ def test_a_longer_array_at_the_same_place_does_not_hide_a_tensor_for_good(pair: 
     with pytest.raises(Refused):
         pair.remote("pass", "a", "never")
     pair.local("square = t.view(2, 2)")
-@pytest.mark.parametrize("size", [8, 80_000])
-@pytest.mark.parametrize("array", ["t.numpy()", "t.numpy()[1:]", "np.asarray(memoryview(t.numpy()[::2]))"])
-def test_an_array_of_a_tensor_shares_its_memory_in_the_next_session(pair: Pair, array: str, size: int) -> None:
-    for make, cell in ((f"t = torch.ones({size})", f"n = {array}"), ("t = 0", f"t = torch.ones({size}); n = {array}")):
-        control: dict[str, Any] = {}
-        exec(f"import numpy as np, torch; {make}; {cell}; t += 1; n *= 3", control)
-        pair.start_anew()
-        pair.local(f"import numpy as np, torch; {make}")
-        assert pair.remote(cell, "t", "np", "torch") == {"error": None}
-        pair.lose_session()
-        assert pair.remote("t += 1; n *= 3", "t", "n") == {"error": None}
-        assert all(pair.namespace[name].tolist() == control[name].tolist() for name in "tn")
-
-
     assert pair.remote("t += 1", "t", "square") == {"error": None}
     assert pair.remote("square += 1", "t", "square") == {"error": None}
     assert pair.namespace["a"].tolist() == [2, 3, 4, 5, 4, 5]
