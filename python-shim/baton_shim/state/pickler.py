@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
+import importlib
 import io
 import pickle
 import sys
@@ -121,6 +123,7 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
             if form is not None:
                 return form if isinstance(form, str) else with_attributes(kind, sound(obj, form))
             if isinstance(obj, _BY_CLOUDPICKLE):
+                load_module_of(obj)
                 form = super().reducer_override(obj)
                 return class_form(form, obj) if isinstance(obj, type) else form
             own = self.dispatch_table.get(kind)
@@ -140,6 +143,14 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
     def _stand_in(self, obj: Any, reason: str, hint: str | None = None) -> Any:
         self.left_behind.append((obj, reason, hint))
         return StandIn, (self.explain(obj, reason), hint, is_spent(obj))
+
+
+def load_module_of(obj: Any) -> None:
+    """As `pickle` does: a library may load the module in which a class of it is found on demand (`numpy.rec`)."""
+    name = getattr(obj, "__module__", None)
+    if type(name) is str and name not in sys.modules and name.rpartition(".")[0] in sys.modules:
+        with contextlib.suppress(Exception):  # then it has no name
+            importlib.import_module(name)
 
 
 class NanPickler(TablePickler):

@@ -6,6 +6,8 @@ the result with that of the same local change. The object must be the one in the
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from baton_shim.state import Refused
 from harness import Pair
@@ -281,3 +283,13 @@ def test_pandas_copies_before_it_writes_although_a_message_was_lost(pair: Pair, 
         pair.unsent("x", "pd")
     assert pair.remote("x.iloc[0, 0] = 9", "x", "pd") == {"error": None}
     assert pair.namespace["y"].a.tolist() == [1, 2]
+
+
+def test_a_class_whose_module_numpy_has_not_loaded_yet(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "numpy.rec", raising=False)
+    pair.local("import numpy as np; x = np.zeros(3, [('a', 'i4')]).view(np.recarray); one = x[1]")
+    assert pair.remote("seen = type(x) is np.recarray, type(one) is np.record; one.a = 5", "x", "one", "np") == {
+        "error": None
+    }
+    assert pair.namespace["seen"] == (True, True)
+    assert pair.namespace["x"].a.tolist() == [0, 5, 0]
