@@ -16,7 +16,7 @@ mod needs;
 mod timetable;
 pub use allowances::{Allowance, Allowances, Extra, everyone};
 pub use calendar::{Deadline, Reset};
-pub use changes::{Changes, Wrong, check, check_text, over};
+pub use changes::{Changes, Wrong, check, check_text, over, summary};
 pub use needs::{NeedsSection, bytes};
 pub use timetable::{Lesson, Span};
 

@@ -492,7 +492,7 @@ async fn acts_are_recorded_for_those_whom_they_concern() {
         ),
         (None, "cpu-0", Some("room 5"))
     );
-    assert_eq!(acts[1].detail.as_deref(), Some("{\"weight\":2.0}"));
+    assert_eq!(acts[1].detail.as_deref(), Some("weight 2"));
     assert_eq!(acts[4].person.as_deref(), Some("tia"));
 }
 

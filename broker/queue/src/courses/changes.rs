@@ -2,10 +2,11 @@
 //!
 //! **Invariant:** pure.
 
-use super::{Allowances, Course, Deadline, Lesson};
-use baton_protocol::api::CourseChange;
+use super::{Allowances, Course, Courses, Deadline, Lesson};
+use baton_humanize::duration;
+use baton_protocol::api::{self, CourseChange};
 use jiff::tz::TimeZone;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 const LONGEST_TEXT: usize = 500;
 const LARGEST_WEIGHT: f64 = 1000.0;
@@ -70,6 +71,57 @@ pub fn over(earlier: CourseChange, later: CourseChange) -> CourseChange {
         staff_see_outputs: later.staff_see_outputs.or(earlier.staff_see_outputs),
         timetable: later.timetable.or(earlier.timetable),
     }
+}
+
+/// What a change sets, for the audit log. Times are in the time zone of the courses.
+pub fn summary(change: &CourseChange, courses: &Courses) -> String {
+    let CourseChange {
+        weight,
+        timeout_ms,
+        longest_timeout_ms,
+        paused,
+        message,
+        deadlines,
+        staff_see_outputs,
+        timetable,
+    } = change;
+    let limit = |name: &str, ms: Option<u64>| match ms {
+        Some(ms) => format!("{name} {}", duration(Duration::from_millis(ms))),
+        None => format!("no {name}"),
+    };
+    let deadline = |deadline: &api::Deadline| {
+        let (from, until) = (
+            courses.moment(deadline.from_ms),
+            courses.moment(deadline.until_ms),
+        );
+        format!("weight times {} from {from} until {until}", deadline.weight)
+    };
+    let lesson = |lesson: &api::Lesson| format!("lesson {} for {}", lesson.when, lesson.people);
+    let mut changes = Vec::new();
+    changes.extend(weight.map(|weight| format!("weight {weight}")));
+    changes.extend(timeout_ms.map(|ms| limit("time limit", ms)));
+    changes.extend(longest_timeout_ms.map(|ms| limit("longest time limit", ms)));
+    changes.extend(paused.as_ref().map(|why| match why {
+        Some(why) => format!("paused: {why}"),
+        None => "resumed".to_owned(),
+    }));
+    changes.extend(message.as_ref().map(|message| match message {
+        Some(message) => format!("message: {message}"),
+        None => "no message".to_owned(),
+    }));
+    match deadlines.as_deref() {
+        Some([]) => changes.push("no deadlines".to_owned()),
+        deadlines => changes.extend(deadlines.into_iter().flatten().map(deadline)),
+    }
+    changes.extend(staff_see_outputs.map(|see| match see {
+        true => "staff see outputs".to_owned(),
+        false => "staff do not see outputs".to_owned(),
+    }));
+    match timetable.as_deref() {
+        Some([]) => changes.push("no lessons".to_owned()),
+        lessons => changes.extend(lessons.into_iter().flatten().map(lesson)),
+    }
+    changes.join("; ")
 }
 
 /// A field with an invalid value, and what is wrong, such as `reason` and `is missing`.

@@ -328,3 +328,25 @@ fn staff_grant_as_much_as_the_admin_allows() {
     assert_eq!(extra(&allowances, "ada", 15), (hours(2), Some(30)));
     assert_eq!(allowances.0.len(), 1);
 }
+
+#[test]
+fn the_audit_log_says_what_a_change_sets() {
+    let courses = Courses::parse(FILE).unwrap();
+    let sets = |change: &str| summary(&serde_json::from_str(change).unwrap(), &courses);
+    let all = r#"{
+        "weight": 2.5, "timeout_ms": 600000, "longest_timeout_ms": null, "paused": "Back on Monday", "message": null,
+        "deadlines": [{"from_ms": 1763668740000, "until_ms": 1763690340000, "weight": 3}],
+        "staff_see_outputs": false, "timetable": [{"when": "Mon 17:00-18:30", "people": 30}]
+    }"#;
+    assert_eq!(
+        sets(all),
+        "weight 2.5; time limit 10 min; no longest time limit; paused: Back on Monday; no message; \
+         weight times 3 from Thursday 2025-11-20 20:59 until Friday 2025-11-21 02:59; \
+         staff do not see outputs; lesson Mon 17:00-18:30 for 30"
+    );
+    let ends = r#"{"paused": null, "deadlines": [], "timetable": [], "staff_see_outputs": true}"#;
+    assert_eq!(
+        sets(ends),
+        "resumed; no deadlines; staff see outputs; no lessons"
+    );
+}

@@ -11,9 +11,10 @@ use super::{
 };
 use crate::{
     Account, Identity,
-    courses::{Wrong, check, check_text},
+    courses::{Wrong, check, check_text, summary},
     record::{AuditEntry, Write},
 };
+use baton_humanize::duration;
 use baton_protocol::{
     JobId, JobKind,
     api::{self, CourseChange},
@@ -329,7 +330,7 @@ fn change_course(
     if !who.is_admin() {
         dispatch.accounts.courses().of(&course).allows(&change)?;
     }
-    let detail = serde_json::to_string(&change).ok();
+    let detail = Some(summary(&change, dispatch.accounts.courses()));
     dispatch
         .accounts
         .change_course(course.clone(), change, batch);
@@ -353,7 +354,7 @@ fn grant(
     may_steer_course(dispatch, who, &account.course, batch.now)?;
     let allowance = allowances::checked(dispatch, who, &account, gpu_time_ms, until_ms, batch.now)?;
     let until = dispatch.accounts.courses().moment(allowance.until_ms);
-    let extra = baton_humanize::duration(Duration::from_millis(gpu_time_ms));
+    let extra = duration(Duration::from_millis(gpu_time_ms));
     let done = Done {
         action: api::Action::Grant,
         course: account.course.clone(),
