@@ -177,7 +177,7 @@ def test_cells_of_courses_run_side_by_side_in_their_environments(course: Class, 
     wait_until(lambda: '"environments":["one","three"]' in course.service.answers("/v1/courses"), "the file is read")
     unknown = plain.run(f"%%gpu --env four\n{VERSION}")
     assert "This cell asks for the environment four, but another has two, one, three." in unknown.plain_traceback
-    assert "hint: write %%gpu --env two" in unknown.plain_traceback
+    assert "hint: use %%gpu --env two" in unknown.plain_traceback
     chosen = plain.run(f"%%gpu --env one\nx += 1\n{VERSION}").ok()
     assert (chosen.stdout, "runs in a new session" in chosen.stderr) == ("1.0\n", True)
     block = "    import course_tool\n    x += int(float(course_tool.VERSION))"

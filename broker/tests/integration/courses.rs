@@ -141,7 +141,7 @@ async fn a_cell_runs_as_long_as_its_course_allows() {
     assert!(
         error
             .value
-            .contains("asks for 1 h, but ml lets a cell run for at most 30 min"),
+            .contains("asks for 1 h, but ml allows at most 30 min"),
         "{error:?}"
     );
     assert!(

@@ -4,8 +4,8 @@ use crate::harness::{
     Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, started, submission,
 };
 use baton_protocol::{
-    Environment, EnvironmentState, Finished, JobEvent, JobId, Lock, LockFile, LockKind, Machine,
-    Outcome, Requirement,
+    Environment, EnvironmentState, Finished, JobEvent, JobId, JobKind, Lock, LockFile, LockKind,
+    Machine, Outcome, Requirement,
     api::{EnvironmentLock, EnvironmentOverview, Page, Worker},
     encode,
     proxy::{FromProxy, WaitingReason},
@@ -148,23 +148,30 @@ async fn a_cell_chooses_among_the_environments_of_its_course() {
         sent.cell.environment = Some(name.to_owned());
         sent
     };
-    let sent = asking(ada.notebook, "audio");
-    let job = sent.job;
-    ada.send(FromProxy::Submit(sent)).await;
-    let refused = ada.events_after(job, 0).await;
-    let [
-        JobEvent::Finished(Finished {
-            outcome: Outcome::Refused,
-            error: Some(error),
-            ..
-        }),
-    ] = &refused[..]
-    else {
-        panic!("expected a refusal, got {refused:?}");
-    };
-    let says = "asks for the environment audio, but ml101 has ml101, vision. Your variables are as they were";
-    assert!(error.value.contains(says), "{error:?}");
-    assert_eq!(error.hint.as_deref(), Some("write %%gpu --env ml101"));
+    for (kind, hint) in [
+        (JobKind::Cell, "use %%gpu --env ml101"),
+        (JobKind::Call, "use gpu(env=\"ml101\")"),
+        (JobKind::Script, "use --env ml101"),
+    ] {
+        let mut sent = asking(ada.notebook, "audio");
+        sent.cell.kind = kind;
+        let job = sent.job;
+        ada.send(FromProxy::Submit(sent)).await;
+        let refused = ada.events_after(job, 0).await;
+        let [
+            JobEvent::Finished(Finished {
+                outcome: Outcome::Refused,
+                error: Some(error),
+                ..
+            }),
+        ] = &refused[..]
+        else {
+            panic!("expected a refusal, got {refused:?}");
+        };
+        let says = "asks for the environment audio, but ml101 has ml101, vision. Your variables are as they were";
+        assert!(error.value.contains(says), "{error:?}");
+        assert_eq!(error.hint.as_deref(), Some(hint));
+    }
 
     let sent = asking(ada.notebook, "vision");
     let job = sent.job;

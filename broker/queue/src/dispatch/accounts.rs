@@ -8,7 +8,7 @@ use crate::{
     spent::Spent,
 };
 use baton_humanize::{SAFE, duration, setting};
-use baton_protocol::{BudgetLeft, Cell, JobEvent, Period, RemoteError, api::CourseChange};
+use baton_protocol::{BudgetLeft, Cell, JobEvent, JobKind, Period, RemoteError, api::CourseChange};
 use baton_scheduling::queue::Precedence;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -132,14 +132,14 @@ impl Accounts {
             && !course.all_environments().any(|known| known == name)
         {
             let known: Vec<&str> = course.all_environments().collect();
-            return Err(no_environment(&account.course, name, &known));
+            return Err(no_environment(&account.course, cell.kind, name, &known));
         }
         let asked_ms = cell.timeout_ms;
         cell.timeout_ms = asked_ms.or(course.time_limit_ms).or(course.longest_ms);
         cell.longest_timeout_ms = course.longest_ms;
         match (asked_ms, course.longest_ms) {
             (Some(asked), Some(longest)) if asked > longest => {
-                Err(too_long(&account.course, asked, longest))
+                Err(too_long(&account.course, cell.kind, asked, longest))
             }
             _ => Ok(()),
         }
@@ -207,39 +207,61 @@ impl Accounts {
     }
 }
 
-fn no_environment(course: &str, name: &str, known: &[&str]) -> RemoteError {
+fn no_environment(course: &str, kind: JobKind, name: &str, known: &[&str]) -> RemoteError {
     let course = called(course);
     let (has, hint) = match known {
         [] => (
             "has none".to_owned(),
-            "write %%gpu without --env".to_owned(),
+            format!("leave {} out", option(kind, "env", name)),
         ),
-        known => (
+        [one, ..] => (
             format!("has {}", known.join(", ")),
-            format!("write %%gpu --env {}", known[0]),
+            format!("use {}", option(kind, "env", one)),
         ),
     };
     RemoteError::of_baton(
         "EnvironmentRefused",
-        format!("This cell asks for the environment {name}, but {course} {has}. {SAFE}"),
+        format!(
+            "This {} asks for the environment {name}, but {course} {has}. {SAFE}",
+            noun(kind)
+        ),
         hint,
     )
 }
 
-fn too_long(course: &str, asked_ms: u64, longest_ms: u64) -> RemoteError {
+fn too_long(course: &str, kind: JobKind, asked_ms: u64, longest_ms: u64) -> RemoteError {
+    let longest = Duration::from_millis(longest_ms);
     RemoteError::of_baton(
         "TimeLimitRefused",
         format!(
-            "This cell asks for {}, but {} lets a cell run for at most {}. {SAFE}",
+            "This {} asks for {}, but {} allows at most {}. {SAFE}",
+            noun(kind),
             duration(Duration::from_millis(asked_ms)),
             called(course),
-            duration(Duration::from_millis(longest_ms)),
+            duration(longest),
         ),
         format!(
-            "write %%gpu --timeout {}, and save progress in a loop",
-            setting(Duration::from_millis(longest_ms))
+            "use {}, and save progress in a loop",
+            option(kind, "timeout", &setting(longest))
         ),
     )
+}
+
+fn noun(kind: JobKind) -> &'static str {
+    match kind {
+        JobKind::Notebook | JobKind::Script => "run",
+        JobKind::Map => "gpu.map",
+        JobKind::Cell | JobKind::Background | JobKind::Block | JobKind::Call => "cell",
+    }
+}
+
+/// An option in the syntax in which a job of this kind is written.
+fn option(kind: JobKind, name: &str, value: &str) -> String {
+    match kind {
+        JobKind::Notebook | JobKind::Script => format!("--{name} {value}"),
+        JobKind::Cell | JobKind::Background => format!("%%gpu --{name} {value}"),
+        JobKind::Block | JobKind::Call | JobKind::Map => format!("gpu({name}=\"{value}\")"),
+    }
 }
 
 fn used_up(course: &str, budget: &Budget, courses: &Courses) -> RemoteError {
