@@ -75,8 +75,15 @@ pub(crate) fn main(settings: &Settings, of: &Publish) -> anyhow::Result<ExitCode
         }
         let mut published = Vec::new();
         for file in &of.files {
-            let doing = || format!("Failed to publish {}", file.display());
-            published.push(course.publish(file).await.with_context(doing)?);
+            match course.publish(file).await {
+                Ok(file) => published.push(file),
+                Err(error) => {
+                    if !published.is_empty() {
+                        shows(&published)?;
+                    }
+                    return Err(error.context(format!("Failed to publish {}", file.display())));
+                }
+            }
         }
         shows(&published)
     })
