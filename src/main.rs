@@ -20,7 +20,7 @@ mod signals;
 use anyhow::Context;
 use baton_gpu_worker::gpu::{sleep, trial};
 use cli::{Command, Parsed};
-use commands::run::RunError;
+use commands::run::{RunError, with_exit_code};
 use output::ERROR_PREFIX;
 use settings::{Settings, Surroundings};
 use std::{ffi::OsString, process::ExitCode};
@@ -89,11 +89,15 @@ fn run(surroundings: &Surroundings, parsed: Parsed) -> anyhow::Result<ExitCode> 
         Command::Resume(of) => commands::act::resume(&settings()?, &of),
         Command::Audit(of) => commands::act::audit(&settings()?, &of),
         Command::Course(of) => commands::course::main(&settings()?, &of),
-        Command::Run(of) => {
-            commands::run::main(settings().map_err(Into::into), &of, cli::parse_run)
-        }
-        Command::Logs(of) => commands::run::logs(&settings()?, &of),
-        Command::Fetch(of) => commands::run::fetch(&settings()?, &of),
+        Command::Run(of) => with_exit_code(settings().map_err(Into::into), |settings| {
+            commands::run::main(settings, &of, cli::parse_run)
+        }),
+        Command::Logs(of) => with_exit_code(settings().map_err(Into::into), |settings| {
+            commands::run::logs(settings, &of)
+        }),
+        Command::Fetch(of) => with_exit_code(settings().map_err(Into::into), |settings| {
+            commands::run::fetch(settings, &of)
+        }),
         Command::Pools(of) => commands::pools::main(&settings()?, &of),
         Command::States(of) => commands::states::main(&settings()?, &of),
         Command::Grant(of) => commands::grant::main(&settings()?, &of),

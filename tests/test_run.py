@@ -290,6 +290,7 @@ def test_a_detached_run_is_followed_and_fetched(run: Runs, place: Place, tmp_pat
     assert followed.stdout.index("first") < followed.stdout.index("begun") < followed.stdout.index("last")
     assert "42\n" in followed.stdout
     assert run(job, command="fetch").returncode == 0
+    assert [run("123456", command=command).returncode for command in ("logs", "fetch")] == [3, 3]
     assert printed(read(tmp_path / "long.out.ipynb").cells[2]) == "last\n"
 
 

@@ -43,7 +43,7 @@ pub(crate) use self::{
     results::{fetch, logs},
 };
 
-/// An error of `baton run`, by its exit code.
+/// An error of `baton run`, `baton logs` or `baton fetch`, by its exit code.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
     #[error(transparent)]
@@ -61,20 +61,24 @@ impl RunError {
     }
 }
 
-/// `parse` reads the arguments of an earlier run.
-pub(crate) fn main(
+/// Runs a command that exits with a run's exit code. An error of its own has another code.
+pub(crate) fn with_exit_code(
     settings: anyhow::Result<Settings>,
-    of: &RunArguments,
-    parse: Parse,
+    command: impl FnOnce(&Settings) -> anyhow::Result<ExitCode>,
 ) -> anyhow::Result<ExitCode> {
-    let code = settings.and_then(|settings| run(&settings, of, parse));
+    let code = settings.and_then(|settings| command(&settings));
     code.map_err(|error| match error.is::<RunError>() {
         true => error,
         false => RunError::NotRun(error).into(),
     })
 }
 
-fn run(settings: &Settings, of: &RunArguments, parse: Parse) -> anyhow::Result<ExitCode> {
+/// `parse` reads the arguments of an earlier run.
+pub(crate) fn main(
+    settings: &Settings,
+    of: &RunArguments,
+    parse: Parse,
+) -> anyhow::Result<ExitCode> {
     if let Some(run) = &of.resume {
         return resume::main(settings, of, run, parse);
     }
