@@ -271,8 +271,8 @@ class Call:
             self.home.link.send("applied", call=self.number, error=None)
         except LinkClosed:  # the cell has its result; the next call notices that the proxy has ended
             returns = False
-        if self.home.transfer is not None:
-            self.home.transfer.returned(end.body["delta"], extra["names"])
+        if self.home.transfer_stats is not None:
+            self.home.transfer_stats.returned(end.body["delta"], extra["names"])
         self.home.deferred.applied(table, self.number, self.cell.number)
         self.home.undo_log.note(self.cell, table)
         for line in [*troubles, *table.not_rebuilt, *extra["left"]]:

@@ -2,7 +2,7 @@
 
 If the running cell looks up another name, it is sent a supplement.
 
-**Invariant:** changes nothing in the notebook.
+**Invariant:** changes no variable of the notebook.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from baton_shim.base.compat import FIT
 from baton_shim.base.sources import sources
 from baton_shim.base.undoing import take_back
 from baton_shim.notebook import analysis
-from baton_shim.notebook.status import Transfer
+from baton_shim.notebook.status import TransferStats
 from baton_shim.state.errors import StateRefused, short
 from baton_shim.state.session_names import is_hidden
 from baton_shim.surroundings import warn
@@ -127,8 +127,8 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     undo: list[Action] = [partial(setattr, home, "shared", set(home.shared))]
     surroundings.commit(around, undo.append)
     table.may_differ(options.drop)
-    home.transfer = Transfer()
-    home.transfer.left(snapshot, extra["names"], home.shared, options.keep)
+    home.transfer_stats = TransferStats()
+    home.transfer_stats.left(snapshot, extra["names"], home.shared, options.keep)
     home.shared -= gone
     home.shared |= set(extra["names"])
     return Departure(table, snapshot, set(extra["names"]), undo)
@@ -197,8 +197,8 @@ def supply(home: Home, departure: Departure, asked: Iterable[str], options: Opti
             culprits = {name: (text_of(one), one.hint) for name, one in found.items()}
         refused.update((name, why) for name, why in culprits.items() if name in names)
         names, wished = names - culprits.keys(), wished - culprits.keys()
-    if home.transfer is not None:
-        home.transfer.supplied(snapshot, extra["names"], home.shared)
+    if home.transfer_stats is not None:
+        home.transfer_stats.supplied(snapshot, extra["names"], home.shared)
     home.shared.update(extra["names"])
     given.update(extra["names"])
     return snapshot

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from baton_shim.notebook.options import Options
     from baton_shim.notebook.results import Returned
     from baton_shim.notebook.saved_states import SavedStates
-    from baton_shim.notebook.status import Transfer
+    from baton_shim.notebook.status import TransferStats
     from baton_shim.notebook.undo import UndoLog
     from baton_shim.state import Snapshot, Table
 
@@ -91,7 +91,7 @@ class Home:
         """What the last `%%gpu` cell that ran left of the budget."""
         self.background_uses = Uses()
         """Names that background work of the session uses."""
-        self.transfer: Transfer | None = None
+        self.transfer_stats: TransferStats | None = None
         self.unreleased: dict[int, list[Any]] = {}
         """By call: tables whose memory the proxy may still be reading. It must not be freed."""
         self.displays_after: list[tuple[str, str]] = []

@@ -23,7 +23,7 @@ def listed(names: list[str]) -> str:
 
 
 @dataclass
-class Transfer:
+class TransferStats:
     """What the last `%%gpu` cell sent and returned."""
 
     reasons: dict[str, str] = field(default_factory=dict)
@@ -90,7 +90,7 @@ def missing(home: Home) -> list[str]:
 
 
 def transfer(home: Home) -> list[str]:
-    last = home.transfer
+    last = home.transfer_stats
     if last is None:
         return ["No %%gpu cell has run yet"]
     there = f"Last cell, to the session: {size(last.objects_there)} of objects, {size(last.new_memory)} of new memory"

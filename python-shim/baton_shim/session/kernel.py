@@ -83,7 +83,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self.shell.custom_handler = None
         self.surroundings = Surroundings(self.shell.user_ns, modules)
         self.surroundings.add(SessionComms(self))
-        self._thrift = GpuCache()
+        self._gpu_cache = GpuCache()
         self._troubles: list[str] = []
         self._both = BothRunner(self)
         self.blocks = SessionBlocks(self.shell)
@@ -154,7 +154,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._publisher.end_fork(reply.get("traceback", []))
             self.blocks.ran()
             self._faults.close()
-            self._thrift.end_cell(self._loop)
+            self._gpu_cache.end_cell(self._loop)
             self.surroundings.patches.read(cell["code"], self.shell.user_ns)
             self._finish(reply, prepared)
 

@@ -67,9 +67,6 @@ class Switch:
     def active(self) -> bool:
         return self.on and not self.real
 
-    def works_for(self, library: str) -> bool:
-        return library in self._patches
-
     def _arrived(self, library: str) -> None:
         if self.ask is not None:
             self.on, self.ask = self.on and self.ask(), None

@@ -86,7 +86,7 @@ def test_the_environment_decides_at_the_start(
 ) -> None:
     monkeypatch.setenv("BATON_VIRTUAL_CUDA", value)
     SWITCH.begin(session=False)
-    assert SWITCH.works_for("torch") is on
+    assert torch.cuda.is_available() is on
 
 
 def test_a_gpu_is_found_in_a_session_that_cannot_list_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:

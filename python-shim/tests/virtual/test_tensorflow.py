@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 ANSWERS = {
-    "SWITCH.works_for('tensorflow')": True,
     "[(gpu.name, gpu.device_type) for gpu in config.list_physical_devices('GPU')]": [["/physical_device:GPU:0", "GPU"]],
     "[gpu.device_type for gpu in config.list_physical_devices()]": ["CPU", "GPU"],
     "len(config.list_physical_devices('CPU'))": 1,
