@@ -142,10 +142,14 @@ class Zygote:
 
 
 def environment(variables: dict[str, str]) -> dict[str, str]:
-    """This process's, with these variables, for processes that import the same packages from any folder."""
+    """This process's, with these variables, for processes that import the same packages from any folder.
+
+    In a test, ipykernel would not watch the file descriptors of output.
+    """
     paths = [str(Path(baton_shim.__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     path = os.pathsep.join(os.path.abspath(path) for path in paths if path)
-    return {**os.environ, **variables, "PYTHONPATH": path}
+    own = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    return {**own, **variables, "PYTHONPATH": path}
 
 
 def read_memory(pid: int, address: int, count: int) -> bytes:

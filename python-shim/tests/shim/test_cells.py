@@ -133,6 +133,16 @@ def test_silent_cells(baton: Baton) -> None:
     assert baton.value("x") == "5"
 
 
+@pytest.mark.parametrize("first_line", ["%%gpu\n", ""])
+def test_output_of_programs_belongs_to_the_cell_that_runs_them(baton: Baton, first_line: str) -> None:
+    program = "import os, subprocess\nos.write(2, 'grün\\n'.encode())\nsubprocess.run(['seq', '3000'])\nNone"
+    numbers = "".join(f"{number}\n" for number in range(1, 3001))
+    for _ in range(10):
+        cell = baton.run(first_line + program)
+        assert (cell.text(), cell.text("stderr")) == (numbers, "grün\n")
+        assert baton.run(first_line + "print('next')").text() == "next\n"
+
+
 # ---- errors ----
 
 
