@@ -71,6 +71,8 @@ def read(line: str, *, quiet: bool = False, magic: Any = None) -> Options:
         options = parse_argstring(magic, line)
     except UsageError as error:
         raise UsageError(f"{error}\nhint: {hint(line, magic.parser)}") from None
+    except ValueError as error:  # of shlex
+        raise UsageError(f"{error} in the options of %%gpu\nhint: names need no quotes") from None
     return Options(
         quiet=options.quiet or quiet,
         keep=names(options.keep, "--keep"),

@@ -56,8 +56,8 @@ def names(given: Iterable[str] | None, option: str) -> frozenset[str]:
 
 def variable(text: str | None) -> str | None:
     """The variable that gets the handle of a background cell; an empty name means none."""
-    if text:
-        names([text], "--background")
+    if text and not text.isidentifier():
+        raise UsageError(f"--background {text}: that is not the name of a variable\nhint: write --background training")
     return text
 
 

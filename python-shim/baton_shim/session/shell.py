@@ -206,9 +206,16 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
                 f"%{magic_name} is for clients of the notebook kernel; no client can connect to its session\n"
                 "hint: write it in a cell without %%gpu"
             )
+        if magic_name.startswith("gpu_"):
+            raise UsageError(f"%{magic_name} is for the notebook\nhint: write it in a cell without %%gpu")
         if magic_name in NEED_ALL_NAMES:
             self.faults.fetch_all()
         return super().run_line_magic(magic_name, line, _stack_depth + 1)
+
+    def run_cell_magic(self, magic_name: str, line: str, cell: str) -> Any:
+        if magic_name == "gpu":
+            raise UsageError("The cell has a second line with %%gpu\nhint: delete one of them")
+        return super().run_cell_magic(magic_name, line, cell)
 
     def system(self, cmd: str) -> None:
         command = self.var_expand(cmd, depth=1)  # here, because it looks into the frame of the caller
@@ -268,7 +275,10 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
             super().showtraceback(exc_tuple, *arguments, **options)
         ends_the_cell = options.get("running_compiled_code") or options.get("exception_only")
         if not ends_the_cell and self.cells_running <= 1:
-            super()._showtraceback(kind, error, self._last_traceback)
+            if issubclass(kind, UsageError):
+                super().show_usage_error(error)
+            else:
+                super()._showtraceback(kind, error, self._last_traceback)
 
     def show_usage_error(self, exc: BaseException) -> None:
         """Shows nothing: the notebook kernel prints the error."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import __future__
+import functools
 import importlib
+import operator
 import sys
 from functools import partial
 from types import FunctionType, MethodType
@@ -80,7 +83,16 @@ def of_plain_text(name: str, fresh: object) -> tuple[Any, ...]:
     def plain() -> Any:
         return shell().display_formatter.formatters["text/plain"]
 
-    return name, lambda _: getattr(plain(), name), lambda _, value: setattr(plain(), name, value), fresh
+    # Formatters of other libraries, such as Rich's, lack these settings.
+    return name, lambda _: getattr(plain(), name, fresh), lambda _, value: setattr(plain(), name, value), fresh
+
+
+FUTURES = functools.reduce(operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
+
+
+def set_futures(_: Any, flags: int) -> None:
+    compiler = shell().compile
+    compiler.flags = compiler.flags & ~FUTURES | flags
 
 
 def of_shell(name: str, fresh: object) -> tuple[Any, ...]:
@@ -111,6 +123,11 @@ IPYTHON: tuple[Kind, ...] = (
         lambda _, name, value: shell().alias_manager.define_alias(name, value),
         lambda _, name: shell().alias_manager.undefine_alias(name),
         fresh=usual_aliases,
+    ),
+    *rows(
+        "from __future__ import",
+        MODULE,
+        ("futures", lambda _: shell().compile.flags & FUTURES, set_futures, 0),
     ),
     # Which values of a cell are shown, and how values and errors are formatted: `%pprint`, `%precision`, `%xmode`.
     *rows(

@@ -35,6 +35,35 @@ def test_the_last_error(baton: Baton) -> None:
 
 
 @HERE_AND_THERE
+def test_the_last_error_of_a_magic(baton: Baton, magic: str) -> None:
+    baton.run("%%unknown\n1")
+    cell = baton.run(f"{magic}%tb")
+    assert cell.all("error") == []
+    assert "UsageError: Cell magic `%%unknown` not found" in cell.text("stderr")
+
+
+@HERE_AND_THERE
+def test_future_statements_hold_for_all_later_cells(baton: Baton, magic: str) -> None:
+    baton.run(f"{magic}from __future__ import annotations")
+    for there in ("", "%%gpu\n"):
+        cell = baton.run(f"{there}def f(x: Unknown) -> None: ...\nf.__annotations__")
+        assert cell.result == "{'x': 'Unknown', 'return': 'None'}", cell.traceback
+
+
+@HERE_AND_THERE
+def test_a_formatter_of_a_library_without_ipythons_settings(baton: Baton, magic: str) -> None:
+    install = (
+        "from IPython.core.formatters import BaseFormatter\n"
+        "class Plain(BaseFormatter):\n"
+        "    def __call__(self, value): return f'<{value}>'\n"
+        "get_ipython().display_formatter.formatters['text/plain'] = Plain()"
+    )
+    baton.run(magic + install)
+    for there in ("", "%%gpu\n"):
+        assert baton.run(f"{there}None").text("stderr") == ""
+
+
+@HERE_AND_THERE
 def test_an_error_that_a_variable_has_is_the_last_error(baton: Baton, magic: str) -> None:
     keep = "class E(Exception): pass\nkept = []\ntry:\n    1 / 0\nexcept ZeroDivisionError as error:\n    kept.append(error)"
     baton.run(magic + keep)
@@ -236,6 +265,12 @@ def test_the_history_is_in_the_notebook(baton: Baton) -> None:
     cell = baton.run("%%gpu\nx = 1\n%history -l 1\nx = 2")
     assert "hint: write it in a cell without %%gpu" in cell.text("stderr")
     assert "1 + 1" in baton.run("%history -l 2").text()
+
+
+@pytest.mark.parametrize("line", ["%gpu_status", "%gpu_undo", "%%gpu"])
+def test_commands_for_the_notebook(baton: Baton, line: str) -> None:
+    cell = baton.run(f"%%gpu\n{line}\n1")
+    assert "\nhint: " in cell.text("stderr"), cell.messages
 
 
 BY_NAME = (

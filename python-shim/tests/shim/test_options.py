@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from baton_shim.notebook.gpu_line import read
 from baton_shim.notebook.options import milliseconds, names
 from baton_shim.notebook.status import size
 from IPython.core.error import UsageError
@@ -38,6 +39,18 @@ def test_names_and_sizes() -> None:
         "200 MiB",
         "3.0 TiB",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--keep 'a b", "No closing quotation in the options of %%gpu"),
+        ("--background 1bad", "hint: write --background training"),
+    ],
+)
+def test_mistakes(line: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        read(line)
 
 
 def test_keep(baton: Baton) -> None:
