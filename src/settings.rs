@@ -132,7 +132,7 @@ settings! {
     flag: Some(("transport", &["worker", "up"])),
     default: Text("auto");
 
-    #[doc = "How long a `%%gpu` cell and its results wait while the broker is unreachable or has no room. An interrupt ends the wait."]
+    #[doc = "How long a `%%gpu` cell and its results wait while the broker is unreachable, or while it or a machine has no room for them. An interrupt ends the wait."]
     broker_patience: Duration = "broker_patience",
     flag: Some(("broker-patience", &["worker", "up"])),
     default: Text("10m");

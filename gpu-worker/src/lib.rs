@@ -201,6 +201,7 @@ fn open_access(config: &Config) -> anyhow::Result<Access> {
         cache: Arc::new(cache),
         transport: config.transport,
         memory_limit_bytes: config.session_memory_bytes,
+        patience: config.patience,
     })
 }
 

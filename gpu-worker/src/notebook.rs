@@ -52,9 +52,7 @@ pub(crate) async fn serve_notebook(
             biased;
             () = Salvage::wanted(salvage.as_ref()), if session.is_some() => {
                 if let (Some(salvage), Some(from)) = (salvage.take(), session.take()) {
-                    let patience = context.config.patience;
-                    let access = context.access.clone();
-                    session = salvage.take(from, patience, access).await;
+                    session = salvage.take(from, context.access.clone()).await;
                 }
             }
             job = jobs.recv() => {

@@ -6,15 +6,15 @@
 //! **Invariant:** a result is where the proxy can fetch it before the session releases its memory.
 
 use crate::host_memory;
-use baton_chunks::{Bundle, ChunkDirectory, Ledger, check_size};
+use baton_chunks::{Bundle, ChunkDirectory, Ledger, check_size, memory::Room};
 use baton_humanize::duration;
 use baton_protocol::{HeldKey, HeldState, Holder, Manifest, State};
 use baton_transport::{
-    Backoff, Changes, ChunkClient, Received, TransferError, TransportChoice, Unreachable, deposit,
+    Attempts, Changes, ChunkClient, Received, TransferError, TransportChoice, Unreachable, deposit,
     fetch, transfer,
 };
 use std::{sync::Arc, time::Duration};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// How the state and the files of one notebook reach this machine.
@@ -25,18 +25,22 @@ pub(crate) struct Access {
     pub(crate) transport: TransportChoice,
     /// The memory limit of a session, which also limits a state.
     pub(crate) memory_limit_bytes: Option<u64>,
+    /// How long a transfer is tried again if the broker or this machine has no room for it.
+    pub(crate) patience: Duration,
 }
 
 impl Access {
-    /// How many bytes a cell's state may have now, on its way in or out.
-    pub(crate) fn state_limit_bytes(&self) -> u64 {
-        let allowed = self.memory_limit_bytes.unwrap_or(u64::MAX);
-        allowed.min(host_memory::available_bytes())
+    /// How many bytes a state for a session may have.
+    fn room(&self) -> Room {
+        Room {
+            limit_bytes: self.state_limit_bytes(),
+            free_bytes: host_memory::available_bytes(),
+        }
     }
 
-    /// The most that a session's memory can hold. What is free now does not matter, because a snapshot names all
-    /// segments, also those that the notebook already has.
-    fn snapshot_limit_bytes(&self) -> u64 {
+    /// The most that a session's memory can hold. For a snapshot, what is free now does not matter, because it names
+    /// all segments, also those that the notebook already has.
+    fn state_limit_bytes(&self) -> u64 {
         self.memory_limit_bytes
             .unwrap_or_else(host_memory::total_bytes)
     }
@@ -93,18 +97,36 @@ pub(crate) async fn open(access: &Access, state: State) -> Option<(Source, Trans
     }
 }
 
-/// Receives the file that a session maps.
+/// Receives the file that a session maps. Tries again if memory is short at the moment.
 pub(crate) async fn receive(
     access: &Access,
     source: Source,
     ledger: Ledger,
 ) -> Result<Received, TransferError> {
     match source {
-        Source::Chunks(manifest) => {
-            let (client, cache) = (&access.chunk_client, Some(&access.cache));
-            transfer::download(client, cache, manifest, ledger, access.state_limit_bytes()).await
-        }
+        Source::Chunks(manifest) => receive_chunks(access, manifest, ledger).await,
         Source::Memory(bundle) => Ok(transfer::unpack(bundle, ledger)?),
+    }
+}
+
+async fn receive_chunks(
+    access: &Access,
+    manifest: Manifest,
+    ledger: Ledger,
+) -> Result<Received, TransferError> {
+    let (client, cache) = (&access.chunk_client, Some(&access.cache));
+    let mut attempts = Attempts::new(access.patience);
+    loop {
+        let (manifest, ledger) = (manifest.clone(), ledger.clone());
+        let error = match transfer::download(client, cache, manifest, ledger, access.room()).await {
+            Ok(received) => return Ok(received),
+            Err(error) => error,
+        };
+        let Some(delay) = attempts.delay_after(&error) else {
+            return Err(error);
+        };
+        tracing::warn!(%error, "A state could not be received yet");
+        tokio::time::sleep(delay).await;
     }
 }
 
@@ -142,7 +164,7 @@ pub(crate) async fn send_back(
     transport: Transport,
     changes: Changes,
 ) -> Result<(State, Ledger), NotSent> {
-    check_size(&changes.snapshot, access.snapshot_limit_bytes())?;
+    check_size(&changes.snapshot, access.state_limit_bytes())?;
     let stop = CancellationToken::new();
     let _stop_when_dropped = stop.clone().drop_guard();
     let changes = match transport {
@@ -194,40 +216,38 @@ pub(crate) async fn send_back(
 /// The transfer of a state that is slower than this is given up, because it occupies a slot.
 const SLOWEST_BYTES_PER_SECOND: u64 = 1 << 20;
 
-/// Tries again for as long as `patience` allows, because only the session has what the cell changed. The broker may
-/// soon have room for it, or this machine memory.
+/// Tries again, because only the session has what the cell changed. The broker may soon have room for it, or this
+/// machine memory.
 pub(crate) async fn send_patiently(
-    patience: Duration,
     access: Access,
     transport: Transport,
     changes: Changes,
 ) -> Result<(State, Ledger), NotTransferred> {
     let seconds = changes.snapshot.bytes() / SLOWEST_BYTES_PER_SECOND;
-    let longest = patience.saturating_add(Duration::from_secs(seconds));
-    let sending = send_again_and_again(patience, access, transport, changes);
+    let longest = access.patience.saturating_add(Duration::from_secs(seconds));
+    let sending = send_again_and_again(access, transport, changes);
     let too_slow = |_| NotTransferred::TooSlow(longest);
     Ok(timeout(longest, sending).await.map_err(too_slow)??)
 }
 
 async fn send_again_and_again(
-    patience: Duration,
     access: Access,
     transport: Transport,
     mut changes: Changes,
 ) -> Result<(State, Ledger), TransferError> {
-    let (began, mut backoff) = (Instant::now(), Backoff::default());
+    let mut attempts = Attempts::new(access.patience);
     loop {
         let not_sent = match send_back(&access, transport.clone(), changes).await {
             Ok(sent) => return Ok(sent),
             Err(not_sent) => not_sent,
         };
         let error = not_sent.error;
-        changes = match not_sent.changes {
-            Some(changes) if error.may_pass() && began.elapsed() < patience => changes,
-            _ => return Err(error),
+        let Some((again, delay)) = not_sent.changes.zip(attempts.delay_after(&error)) else {
+            return Err(error);
         };
+        changes = again;
         tracing::warn!(%error, "The changes of a cell could not be sent yet");
-        tokio::time::sleep(backoff.next_delay()).await;
+        tokio::time::sleep(delay).await;
     }
 }
 

@@ -8,6 +8,7 @@
 use crate::{
     Ledger, StateError, digests,
     layout::{CHUNK_BLOCKS, border, chunk_bytes, chunk_count, chunk_offset},
+    memory::Room,
     sealed::{self, no_room},
 };
 use baton_protocol::{
@@ -54,13 +55,9 @@ struct Note {
 }
 
 impl Assembler {
-    /// `ledger` is the state after the last message of the same table. A state of more than `limit_bytes` is
-    /// refused before any memory is allocated, because a short manifest may name one chunk many times.
-    pub fn new(
-        manifest: Manifest,
-        mut ledger: Ledger,
-        limit_bytes: u64,
-    ) -> Result<Self, StateError> {
+    /// `ledger` is the state after the last message of the same table. A state for which there is no `room`
+    /// is refused before any memory is allocated, because a short manifest may name one chunk many times.
+    pub fn new(manifest: Manifest, mut ledger: Ledger, room: Room) -> Result<Self, StateError> {
         if manifest.base.messages == 0 {
             ledger.clear();
         }
@@ -68,10 +65,7 @@ impl Assembler {
             ledger.forget(*segment);
         }
         check(&manifest, &ledger)?;
-        let bytes = manifest.bytes();
-        if bytes > limit_bytes {
-            return Err(StateError::NoRoom { bytes, limit_bytes });
-        }
+        room.check(manifest.bytes())?;
         let mut assembler = Self {
             file: sealed::create()?,
             delta: Delta {

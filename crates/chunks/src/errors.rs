@@ -3,6 +3,18 @@
 use baton_protocol::ChunkHash;
 use std::path::PathBuf;
 
+/// What another attempt to transfer a state would lead to after an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// The same attempt may succeed later: memory, descriptors, disk space or a connection are missing at the moment.
+    Passing,
+    /// The same bytes will not arrive, but the other end can send them again.
+    AskAgain,
+    /// Every attempt fails in the same way: the memory cannot be read, the state never fits here, or it contradicts
+    /// what was sent before.
+    Lasting,
+}
+
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
@@ -44,10 +56,10 @@ pub enum StateError {
     TooLarge { bytes: usize },
     #[error("Failed to keep the state in memory")]
     Assemble(#[source] std::io::Error),
-    /// Neither memory nor swap has enough free space.
+    /// There is not enough free memory at the moment, or neither memory nor swap had room for what was written.
     #[error("This machine has no memory left for the state")]
     MemoryFull,
-    /// Judged by the manifest or snapshot; nothing has been allocated yet.
+    /// More than this machine or a session may ever hold, judged by the manifest or snapshot.
     #[error("The state has {bytes} bytes; there is room for {limit_bytes}")]
     NoRoom { bytes: u64, limit_bytes: u64 },
     #[error("The received state contradicts itself: {0}")]
@@ -72,12 +84,24 @@ pub enum StateError {
 }
 
 impl StateError {
-    /// Whether memory, descriptors or disk space are exhausted now and may be available later.
+    /// What another attempt would lead to.
     #[must_use]
-    pub fn may_pass(&self) -> bool {
-        matches!(
-            self,
-            Self::Assemble(_) | Self::MemoryFull | Self::Full { .. }
-        )
+    pub fn severity(&self) -> Severity {
+        match self {
+            Self::Assemble(_) | Self::MemoryFull | Self::Full { .. } => Severity::Passing,
+            Self::Damaged { .. }
+            | Self::Incomplete { .. }
+            | Self::Cancelled
+            | Self::Directory { .. } => Severity::AskAgain,
+            Self::MemoryNotPermitted { .. }
+            | Self::ProcessGone { .. }
+            | Self::Memory { .. }
+            | Self::Ledger { .. }
+            | Self::Manifest(_)
+            | Self::NotWanted { .. }
+            | Self::TooLarge { .. }
+            | Self::NoRoom { .. }
+            | Self::Bundle(_) => Severity::Lasting,
+        }
     }
 }

@@ -28,7 +28,7 @@ pub use assembler::Assembler;
 pub use bundle::Bundle;
 pub use collector::Collector;
 pub use directory::{ChunkDirectory, StoredChunk};
-pub use errors::StateError;
+pub use errors::{Severity, StateError};
 pub use ledger::Ledger;
 pub use packer::{check_size, is_quick, pack};
 

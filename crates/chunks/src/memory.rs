@@ -128,10 +128,45 @@ pub fn ptrace_scope() -> Option<String> {
 /// How much memory the operating system reports as available; unlimited if it reports nothing.
 #[must_use]
 pub fn available_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    kib.map_or(u64::MAX, |kib| kib << 10)
+    Room::of_machine().free_bytes
+}
+
+/// How much memory a state may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    /// What it may take at most, however long it waits.
+    pub limit_bytes: u64,
+    /// What is free at the moment.
+    pub free_bytes: u64,
+}
+
+impl Room {
+    /// All memory of this machine, as the operating system reports it; unlimited if it reports nothing.
+    #[must_use]
+    pub fn of_machine() -> Self {
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let bytes = |field: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(field));
+            let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+            kib.map_or(u64::MAX, |kib| kib << 10)
+        };
+        Self {
+            limit_bytes: bytes("MemTotal:"),
+            free_bytes: bytes("MemAvailable:"),
+        }
+    }
+
+    /// # Errors
+    /// [`StateError::NoRoom`] if so many bytes never fit, [`StateError::MemoryFull`] if they do not fit now.
+    pub fn check(self, bytes: u64) -> Result<(), StateError> {
+        let Self {
+            limit_bytes,
+            free_bytes,
+        } = self;
+        match bytes {
+            _ if bytes > limit_bytes => Err(StateError::NoRoom { bytes, limit_bytes }),
+            _ if bytes > free_bytes => Err(StateError::MemoryFull),
+            _ => Ok(()),
+        }
+    }
 }

@@ -13,6 +13,7 @@
 //! **Invariant:** nothing here decides what to send. Callers reconnect, with the pauses of [`Backoff`].
 
 mod api;
+mod attempts;
 mod backoff;
 mod chunks;
 mod connection;
@@ -27,6 +28,7 @@ mod token;
 pub mod transfer;
 
 pub use api::Api;
+pub use attempts::Attempts;
 pub use backoff::Backoff;
 pub use chunks::ChunkClient;
 pub use connection::{Connection, LARGEST_MESSAGE_BYTES, connect};

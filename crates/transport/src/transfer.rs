@@ -10,7 +10,9 @@
 //! read. If its future is dropped instead, reading stops within one batch of chunks.
 
 use crate::{ChunkClient, LinkError};
-use baton_chunks::{Assembler, Bundle, ChunkDirectory, Collector, Ledger, StateError};
+use baton_chunks::{
+    Assembler, Bundle, ChunkDirectory, Collector, Ledger, Severity, StateError, memory::Room,
+};
 use baton_protocol::{
     ChunkHash, Manifest, StateVersion,
     shim::{Delta, Snapshot},
@@ -57,14 +59,13 @@ pub enum TransferError {
 }
 
 impl TransferError {
-    /// Whether a later attempt may succeed, because the broker or this machine lacks something that it may have
-    /// again.
+    /// What another attempt would lead to.
     #[must_use]
-    pub fn may_pass(&self) -> bool {
+    pub fn severity(&self) -> Severity {
         match self {
-            Self::Link(error) => error.may_pass(),
-            Self::State(error) => error.may_pass(),
-            Self::Join(_) | Self::NoResult => false,
+            Self::Link(error) if error.may_pass() => Severity::Passing,
+            Self::Link(_) | Self::Join(_) | Self::NoResult => Severity::AskAgain,
+            Self::State(error) => error.severity(),
         }
     }
 }
@@ -145,18 +146,18 @@ pub async fn upload(
 /// to it.
 ///
 /// # Errors
-/// If a chunk cannot be fetched, if the manifest contradicts itself or what was sent before, or if the state has more
-/// than `limit_bytes`.
+/// If a chunk cannot be fetched, if the manifest contradicts itself or what was sent before, or if there is no `room`
+/// for the state.
 pub async fn download(
     chunk_client: &ChunkClient,
     cache: Option<&Arc<ChunkDirectory>>,
     manifest: Manifest,
     ledger: Ledger,
-    limit_bytes: u64,
+    room: Room,
 ) -> Result<Received, TransferError> {
     let from_cache = cache.cloned();
     let (mut assembler, missing) = blocking(move || {
-        let mut assembler = Assembler::new(manifest, ledger, limit_bytes)?;
+        let mut assembler = Assembler::new(manifest, ledger, room)?;
         let mut missing = Vec::new();
         for hash in assembler.wanted() {
             let cached = from_cache.as_ref().map(|cache| cache.get(hash));

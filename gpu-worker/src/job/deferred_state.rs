@@ -18,7 +18,7 @@ use crate::{
     session::{Keeper, TableState},
     transfer::{Access, Transport, send_back},
 };
-use baton_chunks::{Ledger, StateError};
+use baton_chunks::{Ledger, Severity};
 use baton_protocol::{JobEvent, RemoteError, State, StateVersion, shim::Snapshot};
 use baton_transport::{Backoff, Changes, TransferError};
 use futures_util::future::BoxFuture;
@@ -194,7 +194,7 @@ impl DeferredState {
                         ledger,
                     });
                 }
-                Err(error) if is_lasting(&error) => {
+                Err(error) if error.severity() == Severity::Lasting => {
                     tracing::warn!(%error, "Deferred state is lost");
                     self.stage = Stage::Over;
                     self.last_event
@@ -233,20 +233,6 @@ impl DeferredState {
                 .map_err(|not_sent| not_sent.error)
         })
     }
-}
-
-/// Whether the memory cannot be read or makes no sense, so that trying again is useless.
-fn is_lasting(error: &TransferError) -> bool {
-    matches!(
-        error,
-        TransferError::State(
-            StateError::MemoryNotPermitted { .. }
-                | StateError::ProcessGone { .. }
-                | StateError::Memory { .. }
-                | StateError::Ledger { .. }
-                | StateError::NoRoom { .. }
-        )
-    )
 }
 
 fn lost(error: RemoteError) -> JobEvent {

@@ -21,7 +21,6 @@ use baton_protocol::{
     shim::{FromSession, ToSession},
 };
 use baton_transport::Changes;
-use std::time::Duration;
 use tokio::sync::watch;
 
 pub(crate) struct Salvage {
@@ -67,14 +66,9 @@ impl Salvage {
     }
 
     /// Returns the session, unless the job was revoked meanwhile.
-    pub(crate) async fn take(
-        mut self,
-        mut session: Session,
-        patience: Duration,
-        access: Access,
-    ) -> Option<Session> {
+    pub(crate) async fn take(mut self, mut session: Session, access: Access) -> Option<Session> {
         let saved = tokio::select! {
-            saved = salvage(&mut session, &self.message_id, patience, access) => saved,
+            saved = salvage(&mut session, &self.message_id, access) => saved,
             () = self.answer.revoked() => return None,
         };
         let folder = self.folder;
@@ -102,7 +96,6 @@ fn salvaged(state: Result<Box<SavedState>, RemoteError>, files: Vec<ChunkHash>) 
 async fn salvage(
     session: &mut Session,
     message_id: &str,
-    patience: Duration,
     access: Access,
 ) -> Result<(AboutState, Manifest), RemoteError> {
     if let Err(error) = session.wake().await {
@@ -146,7 +139,7 @@ async fn salvage(
         snapshot,
         ledger: Ledger::default(),
     };
-    let sent = send_patiently(patience, access, Transport::Chunks, changes).await;
+    let sent = send_patiently(access, Transport::Chunks, changes).await;
     session.answer(ToSession::Released { message_id }).await;
     match sent {
         Ok((State::Chunks(manifest), _)) => Ok((*about, manifest)),

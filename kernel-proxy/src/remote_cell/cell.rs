@@ -23,7 +23,7 @@ use baton_protocol::{
     proxy::FromProxy,
     shim::{Attach, FromNotebook, Ran, Run, Snapshot, ToNotebook},
 };
-use baton_transport::{Backoff, HeldMemory, Received, frames::FrameError};
+use baton_transport::{Attempts, HeldMemory, Received, frames::FrameError};
 use bytes::Bytes;
 use std::{collections::VecDeque, time::Duration};
 use tokio::time::Instant;
@@ -370,7 +370,7 @@ impl<'a> RemoteCell<'a> {
         mut ledger: Ledger,
         patience: Duration,
     ) -> Result<Received, Stop> {
-        let (began, mut backoff) = (Instant::now(), Backoff::default());
+        let mut attempts = Attempts::new(patience);
         let held = self.held.take();
         loop {
             let broker = self.connect(link, display, patience).await?;
@@ -387,8 +387,7 @@ impl<'a> RemoteCell<'a> {
                 }
                 Err(error) => error,
             };
-            let Some(again) = again.filter(|_| error.may_pass() && began.elapsed() <= patience)
-            else {
+            let Some((again, delay)) = again.zip(attempts.delay_after(&error)) else {
                 return Err(Failure::result_lost(&error, self.job).into());
             };
             tracing::info!(
@@ -397,7 +396,7 @@ impl<'a> RemoteCell<'a> {
             );
             (state, ledger) = again;
             tokio::select! {
-                () = tokio::time::sleep(backoff.next_delay()) => {}
+                () = tokio::time::sleep(delay) => {}
                 stop = self.stopped() => return Err(stop),
             }
         }

@@ -17,6 +17,7 @@ use super::{
     session_state::SessionState,
     transfer,
 };
+use baton_chunks::Severity;
 use baton_jupyter_wire::shim::ShimWriter;
 use baton_protocol::{CallId, JobEvent, JobId, RemoteError, State, shim::ToNotebook};
 use baton_transport::{Backoff, HeldMemory, Received, frames::FrameError};
@@ -186,7 +187,7 @@ impl DeferredState {
                     let held = self.held.as_ref();
                     match transfer::receive(state.clone(), ledger, held, &broker.chunks).await {
                         Ok(received) => Stage::Received(Box::new(received)),
-                        Err(error) if transfer::is_lasting(&error) => {
+                        Err(error) if error.severity() == Severity::Lasting => {
                             Stage::Lost(Failure::deferred_lost(&describe(&error)))
                         }
                         Err(error) => {
@@ -195,7 +196,7 @@ impl DeferredState {
                                 "Deferred state could not be fetched yet"
                             );
                             tokio::time::sleep(self.backoff.next_delay()).await;
-                            if error.may_pass() {
+                            if error.severity() == Severity::Passing {
                                 continue;
                             }
                             link.want_deferred(self.job).await;

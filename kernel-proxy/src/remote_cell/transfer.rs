@@ -4,25 +4,12 @@
 //! All other state goes through the broker in chunks. Results return by the same transport.
 
 use super::{link::BrokerAccess, session_state::SessionState};
-use baton_chunks::{Bundle, Ledger, StateError};
+use baton_chunks::{Bundle, Ledger, memory::Room};
 use baton_protocol::{HeldState, Manifest, State, shim::Snapshot};
 use baton_transport::{
     Changes, ChunkClient, HeldMemory, MemoryHolder, Received, TransferError, transfer,
 };
 use tokio_util::sync::CancellationToken;
-
-/// Whether every attempt fails the same way, because the state contradicts what was sent before.
-pub(super) fn is_lasting(error: &TransferError) -> bool {
-    matches!(
-        error,
-        TransferError::State(
-            StateError::Ledger { .. }
-                | StateError::Manifest(_)
-                | StateError::Bundle(_)
-                | StateError::NotWanted { .. }
-        )
-    )
-}
 
 /// A state that was sent, and what must be kept until its job ends.
 pub(super) struct Sent {
@@ -155,6 +142,5 @@ pub(super) async fn receive_chunks(
     ledger: Ledger,
     chunks: &ChunkClient,
 ) -> Result<Received, TransferError> {
-    let limit_bytes = baton_chunks::memory::available_bytes();
-    transfer::download(chunks, None, manifest, ledger, limit_bytes).await
+    transfer::download(chunks, None, manifest, ledger, Room::of_machine()).await
 }

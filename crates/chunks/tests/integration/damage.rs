@@ -1,7 +1,9 @@
 //! Messages that contradict themselves, or what is already there, are refused.
 
-use crate::ends::{End, collect, noise};
-use baton_chunks::{Assembler, Collector, Ledger, StateError, check_size, hash};
+use crate::ends::{End, UNLIMITED, collect, noise};
+use baton_chunks::{
+    Assembler, Collector, Ledger, Severity, StateError, check_size, hash, memory::Room,
+};
 use baton_protocol::{
     CHUNK_BYTES, Manifest, Piece, SegmentPart, StateVersion, TableId,
     shim::{SegmentView, Snapshot, Stream, StreamPart},
@@ -42,7 +44,7 @@ fn stored(bytes: u32) -> Piece {
 fn a_manifest_that_contradicts_itself_is_refused() {
     #[track_caller]
     fn check(parts: Vec<SegmentPart>, expected: &str) {
-        let error = Assembler::new(manifest(parts), Ledger::default(), u64::MAX)
+        let error = Assembler::new(manifest(parts), Ledger::default(), UNLIMITED)
             .err()
             .unwrap();
         assert!(error.to_string().contains(expected), "{error}");
@@ -65,7 +67,7 @@ fn a_manifest_that_contradicts_itself_is_refused() {
     check(vec![part(mib + 1, true, sizes)], "two sizes");
     let mut dropped = manifest(vec![part(0, true, vec![])]);
     dropped.dropped_segments = vec![7];
-    let error = Assembler::new(dropped, Ledger::default(), u64::MAX)
+    let error = Assembler::new(dropped, Ledger::default(), UNLIMITED)
         .err()
         .unwrap();
     assert!(error.to_string().contains("dropped"), "{error}");
@@ -110,7 +112,7 @@ fn chunks_are_verified_as_they_arrive() {
     home.set(1, noise(CHUNK_BYTES, 1));
     home.set(2, noise(CHUNK_BYTES, 2));
     let message = home.send(b"").unwrap();
-    let mut assembler = Assembler::new(message.manifest, Ledger::default(), u64::MAX).unwrap();
+    let mut assembler = Assembler::new(message.manifest, Ledger::default(), UNLIMITED).unwrap();
     let wanted = assembler.wanted();
     let [first, second] = wanted[..] else {
         panic!("two chunks")
@@ -149,13 +151,26 @@ fn an_unfinished_collector_makes_no_manifest() {
 fn a_state_that_says_more_than_there_is_room_for_is_refused() {
     let chunks = (0..1024).map(|index| (index, stored(1 << 20))).collect();
     let large = manifest(vec![part(1 << 30, true, chunks)]);
-    let limit_bytes = (1 << 30) - 1;
-    let error = Assembler::new(large.clone(), Ledger::default(), limit_bytes).err();
-    assert!(
-        matches!(error, Some(StateError::NoRoom { bytes, .. }) if bytes == 1 << 30),
-        "{error:?}"
-    );
-    assert!(Assembler::new(large, Ledger::default(), 1 << 30).is_ok());
+    let too_little = (1 << 30) - 1;
+    let error = |limit_bytes, free_bytes| {
+        let room = Room {
+            limit_bytes,
+            free_bytes,
+        };
+        Assembler::new(large.clone(), Ledger::default(), room).err()
+    };
+    for free_bytes in [0, u64::MAX] {
+        let never = error(too_little, free_bytes).unwrap();
+        assert!(
+            matches!(never, StateError::NoRoom { bytes, .. } if bytes == 1 << 30),
+            "{never:?}"
+        );
+        assert_eq!(never.severity(), Severity::Lasting);
+    }
+    let not_now = error(1 << 30, too_little).unwrap();
+    assert!(matches!(not_now, StateError::MemoryFull), "{not_now:?}");
+    assert_eq!(not_now.severity(), Severity::Passing);
+    assert!(error(1 << 30, 1 << 30).is_none());
 }
 
 /// The parts of a snapshot claim more than a session's memory can hold, also more than a number can count.

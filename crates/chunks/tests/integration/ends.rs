@@ -1,7 +1,7 @@
 //! The two ends of an object table: their segments are in this process's memory, with a store of
 //! chunks between them.
 
-use baton_chunks::{Assembler, Bundle, Collector, Ledger, StateError, pack};
+use baton_chunks::{Assembler, Bundle, Collector, Ledger, StateError, memory::Room, pack};
 use baton_protocol::{
     ChunkHash, Manifest, StateVersion, TableId,
     shim::{Delta, Extent, MAPPED_BYTES, SegmentView, Snapshot},
@@ -11,6 +11,11 @@ use std::{
     collections::{BTreeMap, HashMap},
     fs::File,
     os::unix::fs::FileExt,
+};
+
+pub(crate) const UNLIMITED: Room = Room {
+    limit_bytes: u64::MAX,
+    free_bytes: u64::MAX,
 };
 
 pub(crate) type Store = HashMap<ChunkHash, Bytes>;
@@ -91,7 +96,7 @@ impl End {
     /// Applies a message. Returns its stream.
     pub(crate) fn receive(&mut self, message: &Message) -> Result<Vec<u8>, StateError> {
         let ledger = std::mem::take(&mut self.ledger);
-        let mut assembler = Assembler::new(message.manifest.clone(), ledger, u64::MAX)?;
+        let mut assembler = Assembler::new(message.manifest.clone(), ledger, UNLIMITED)?;
         for hash in assembler.wanted() {
             assembler.place(hash, &message.chunks[&hash])?;
         }

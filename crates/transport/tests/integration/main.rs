@@ -6,3 +6,4 @@ mod memory;
 mod objects;
 mod server;
 mod token;
+mod transfer;

@@ -39,8 +39,7 @@ pub(super) fn begin(
         snapshot,
         ledger,
     };
-    let (patience, access) = (context.config.patience, context.access.clone());
-    let state = send_patiently(patience, access, transport.clone(), changes);
+    let state = send_patiently(context.access.clone(), transport.clone(), changes);
     let kernel = session.kernel();
     let mirror = session.mirror.as_mut();
     let files = mirror.map(|mirror| mirror::collect(mirror, kernel));
