@@ -390,13 +390,13 @@ impl Agent {
         self.finish_cells(Some(LOST_GPU_GRACE)).await;
     }
 
-    /// Ends sessions that were idle for too long.
     async fn forget_panicked(&mut self) {
         let before = self.notebooks.sessions();
         self.notebooks.forget_panicked();
         self.report_sessions(&before).await;
     }
 
+    /// Ends sessions that were idle for too long.
     async fn cull(&mut self) {
         let before = self.notebooks.sessions();
         self.notebooks.cull();

@@ -252,10 +252,10 @@ impl RemoteCells {
         tokio::pin!(sending);
         let mut stop = None;
         let sent = loop {
-            let look = cell.status_line.next_look(cell.now());
+            let refresh = cell.status_line.next_refresh(cell.now());
             tokio::select! {
                 sent = &mut sending => break sent,
-                () = tokio::time::sleep(look) => self.display.refresh_status_line(cell).await?,
+                () = tokio::time::sleep(refresh) => self.display.refresh_status_line(cell).await?,
                 stopped = cell.stopped(), if stop.is_none() => {
                     stop = Some(stopped);
                     cancel.cancel();
@@ -277,7 +277,7 @@ impl RemoteCells {
         let mut names = None;
         cell.status_line.waits(Waiting::Starting { worker: None });
         loop {
-            let look = silence.next_look(cell.status_line.next_look(cell.now()));
+            let refresh = silence.next_check(cell.status_line.next_refresh(cell.now()));
             tokio::select! {
                 step = self.link.next_of(cell.job) => {
                     if let Some(finished) = self.on_step(cell, step, &mut silence).await? {
@@ -295,7 +295,7 @@ impl RemoteCells {
                     names = None;
                     self.session.state = Some(names::answer(cell, &self.link, sent).await?);
                 }
-                () = tokio::time::sleep(look) => self.display.refresh_status_line(cell).await?,
+                () = tokio::time::sleep(refresh) => self.display.refresh_status_line(cell).await?,
             }
             silence.check(cell, self.patience)?;
         }

@@ -22,7 +22,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 /// A job that this worker holds, until its last event is acknowledged.
-pub(super) struct Assignment {
+pub(super) struct HeldAssignment {
     fencing: FencingNumber,
     /// The environment in which it runs; `None` is the worker's own Python.
     pub(super) environment: Option<String>,
@@ -41,7 +41,7 @@ pub(super) struct Assignment {
 
 /// The jobs of this worker.
 pub(super) struct Jobs {
-    assignments: HashMap<JobId, Assignment>,
+    assignments: HashMap<JobId, HeldAssignment>,
     reports: mpsc::UnboundedSender<Report>,
 }
 
@@ -68,7 +68,7 @@ impl Jobs {
             None => {}
         }
         tracing::info!(%job, %notebook, "Job {job} of notebook {notebook} arrived");
-        let (permission, permission_end) = watch::channel(());
+        let (permission, permission_receiver) = watch::channel(());
         let unsent_bytes = Arc::default();
         let memory_bytes = Arc::default();
         let events = EventSink {
@@ -78,7 +78,7 @@ impl Jobs {
             unsent_bytes: Arc::clone(&unsent_bytes),
             memory_bytes: Arc::clone(&memory_bytes),
         };
-        let assignment = Assignment {
+        let assignment = HeldAssignment {
             fencing,
             environment: environment.clone(),
             outbox: Outbox::default(),
@@ -103,7 +103,7 @@ impl Jobs {
             questions,
             events,
             submission,
-            permission: permission_end,
+            permission: permission_receiver,
             cancelled: assignment.cancelled.clone(),
             revoked: assignment.revoked.clone(),
             deferred_wanted: assignment.deferred_wanted.clone(),
@@ -114,7 +114,7 @@ impl Jobs {
         Some(assigned)
     }
 
-    pub(super) fn get(&self, job: JobId) -> Option<&Assignment> {
+    pub(super) fn get(&self, job: JobId) -> Option<&HeldAssignment> {
         self.assignments.get(&job)
     }
 
@@ -140,7 +140,7 @@ impl Jobs {
         }
     }
 
-    /// The job's notebook kernel is connected again, or has ended or was only disconnected.
+    /// Whether the job's notebook kernel is connected. If it is not, questions get no answer.
     pub(super) fn set_connected(&self, job: JobId, is_connected: bool) {
         if let Some(assignment) = self.get(job) {
             if is_connected {
@@ -168,7 +168,7 @@ impl Jobs {
     pub(super) fn acknowledged(&self) -> Vec<Acknowledged> {
         self.assignments
             .iter()
-            .map(|(job, Assignment { outbox, .. })| Acknowledged {
+            .map(|(job, HeldAssignment { outbox, .. })| Acknowledged {
                 job: *job,
                 number: outbox.acknowledged(),
                 started: outbox.start_is_stored(),
@@ -265,7 +265,7 @@ impl Jobs {
     pub(super) fn have_unsent(&self) -> bool {
         let mut assignments = self.assignments.values();
         assignments.any(
-            |Assignment {
+            |HeldAssignment {
                  outbox, orphaned, ..
              }| {
                 let is_salvaged = outbox.is_complete() || !*orphaned.borrow();

@@ -66,7 +66,7 @@ impl Notebooks {
             .retain(|of, entry| *of != notebook || !entry.jobs.is_closed());
         let entry = self.entries.entry(notebook).or_insert_with(|| {
             self.task_count += 1;
-            let (jobs, jobs_end) = mpsc::unbounded_channel();
+            let (jobs, jobs_receiver) = mpsc::unbounded_channel();
             let reporter = Reporter {
                 notebook,
                 task: self.task_count,
@@ -74,7 +74,7 @@ impl Notebooks {
             };
             let context = Arc::new(self.context.of_notebook(notebook));
             self.tasks
-                .spawn(serve_notebook(context, jobs_end, reporter));
+                .spawn(serve_notebook(context, jobs_receiver, reporter));
             Notebook {
                 task: self.task_count,
                 jobs,

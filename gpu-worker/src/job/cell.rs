@@ -93,7 +93,7 @@ pub(crate) async fn run_cell(
     if let Err(ending) = begun {
         return (ending, None);
     }
-    let mut run = Run {
+    let mut run = RunningCell {
         context,
         session,
         version: base.after_message(),
@@ -144,7 +144,7 @@ fn stopped(context: &Context) -> Ending {
     Ending::without_state(Outcome::WorkerLost, why)
 }
 
-struct Run<'context> {
+struct RunningCell<'context> {
     context: &'context Context,
     session: Session,
     /// The version that the session holds once it has applied what it was sent.
@@ -196,7 +196,7 @@ enum Event {
     TimeIsUp,
 }
 
-impl Run<'_> {
+impl RunningCell<'_> {
     async fn until_end(&mut self, job: &mut Job, cell: &Cell) -> Ending {
         let mut memory = interval_at(Instant::now() + MEMORY_POLL, MEMORY_POLL);
         memory.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -155,9 +155,9 @@ fn enclose<'a>(
 }
 
 fn supervised(command: &mut Command) -> Result<UnixStream, StartError> {
-    let (report, its_end) = report().map_err(StartError::Pair)?;
-    command.env(SUPERVISOR, its_end.as_raw_fd().to_string());
-    inherit(command, vec![its_end]);
+    let (report, report_peer) = report().map_err(StartError::Pair)?;
+    command.env(SUPERVISOR, report_peer.as_raw_fd().to_string());
+    inherit(command, vec![report_peer]);
     Ok(report)
 }
 
@@ -181,10 +181,10 @@ impl Enclosure<'_> {
 
 /// Starts the session's process as a fork of a zygote.
 pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched, StartError> {
-    let (report, report_end) = report().map_err(StartError::Pair)?;
-    let (output, output_end) = pipe().map_err(StartError::Fork)?;
-    let (errors, errors_end) = pipe().map_err(StartError::Fork)?;
-    let (connection, supervisor) = (launch.connection.as_raw_fd(), report_end.as_raw_fd());
+    let (report, report_peer) = report().map_err(StartError::Pair)?;
+    let (output, output_peer) = pipe().map_err(StartError::Fork)?;
+    let (errors, errors_peer) = pipe().map_err(StartError::Fork)?;
+    let (connection, supervisor) = (launch.connection.as_raw_fd(), report_peer.as_raw_fd());
     let mut command = launch.command;
     command
         .env(SUPERVISOR, supervisor.to_string())
@@ -200,7 +200,7 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
             filter: ByteBuf::new(),
             watched: ByteBuf::new(),
         },
-        files: vec![output_end, errors_end, launch.connection, report_end],
+        files: vec![output_peer, errors_peer, launch.connection, report_peer],
     };
     let spare = zygote
         .spare(launch.sandbox)

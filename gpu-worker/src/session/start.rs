@@ -87,7 +87,7 @@ pub(crate) struct StartRequest<'a> {
 pub(crate) async fn start(mut request: StartRequest<'_>) -> Result<Session, StartError> {
     let folder = create_folder(&request.config.runtime_folder)?;
     let packages = SessionPackages::create(request.config)?;
-    let (pair, kernel_end) = ShimPair::create().map_err(StartError::Pair)?;
+    let (pair, kernel_peer) = ShimPair::create().map_err(StartError::Pair)?;
     let mut command = command(&request, &packages);
     let gpu = request
         .sharing
@@ -99,7 +99,7 @@ pub(crate) async fn start(mut request: StartRequest<'_>) -> Result<Session, Star
         )
         .map_err(StartError::Gpu)?;
     let needs = needs(&request, folder.path(), &packages, gpu.hardware());
-    let (launch, observed) = prepare(&request, command, needs, kernel_end).await?;
+    let (launch, observed) = prepare(&request, command, needs, kernel_peer).await?;
     let Launched {
         mut life,
         log,

@@ -112,7 +112,7 @@ async fn follow(cells: &mut RemoteCells, cell: &mut RemoteCell<'_>) -> Result<En
     cell.status_line.waits(Waiting::Starting { worker: None });
     let mut finished: Option<Finished> = None;
     loop {
-        let look = cell.status_line.next_look(cell.now());
+        let refresh = cell.status_line.next_refresh(cell.now());
         let event = tokio::select! {
             step = cells.link.next_of(cell.job) => match step {
                 Step::Update(JobUpdate::Lost) => {
@@ -127,7 +127,7 @@ async fn follow(cells: &mut RemoteCells, cell: &mut RemoteCell<'_>) -> Result<En
                 }
             },
             stop = cell.stopped() => return Err(stop),
-            () = tokio::time::sleep(look) => {
+            () = tokio::time::sleep(refresh) => {
                 cells.display.refresh_status_line(cell).await?;
                 continue;
             }

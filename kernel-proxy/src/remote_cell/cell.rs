@@ -285,10 +285,10 @@ impl<'a> RemoteCell<'a> {
             if since.elapsed() > patience {
                 return Err(Failure::no_answer(reason.as_deref(), self.job, self.started).into());
             }
-            let look = self.status_line.next_look(self.now());
+            let refresh = self.status_line.next_refresh(self.now());
             tokio::select! {
                 () = link.status_changed() => {}
-                () = tokio::time::sleep(look) => display.refresh_status_line(self).await?,
+                () = tokio::time::sleep(refresh) => display.refresh_status_line(self).await?,
                 stop = self.stopped() => return Err(stop),
             }
         }

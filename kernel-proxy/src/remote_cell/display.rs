@@ -143,7 +143,7 @@ impl Display {
         cell: &mut RemoteCell<'_>,
     ) -> Result<(), FrameError> {
         let now = cell.now();
-        match cell.status_line.look(now) {
+        match cell.status_line.refresh(now) {
             Some(message) => self.put_status(cell, message).await,
             None => Ok(()),
         }

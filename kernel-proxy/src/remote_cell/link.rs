@@ -5,7 +5,7 @@
 
 mod driver;
 
-use super::{autostart::Obstacle, status_line::QueuePosition};
+use super::{autostart::Obstacle, status_line::ShownQueuePosition};
 use baton_protocol::{Answer, JobEvent, JobId, Outcome, Submission, proxy::FromProxy};
 use baton_transport::{ChunkClient, Token};
 use std::collections::VecDeque;
@@ -62,7 +62,7 @@ enum Command {
 
 #[derive(Debug)]
 pub(super) enum JobUpdate {
-    Position(QueuePosition),
+    Position(ShownQueuePosition),
     Event(Box<JobEvent>),
     /// The broker has received the cancellation.
     Cancelling,

@@ -57,7 +57,7 @@ impl Silence {
     }
 
     /// When to [`Self::check`], if not earlier.
-    pub(super) fn next_look(&self, earlier: Duration) -> Duration {
+    pub(super) fn next_check(&self, earlier: Duration) -> Duration {
         let until = self.until.unwrap_or_else(|| Instant::now() + earlier);
         earlier.min(until.saturating_duration_since(Instant::now()))
     }

@@ -36,7 +36,7 @@ pub(super) enum Waiting {
     Connecting,
     Sending,
     Queued {
-        position: QueuePosition,
+        position: ShownQueuePosition,
         /// When the broker reported it.
         since: Duration,
     },
@@ -58,7 +58,7 @@ pub(super) enum OtherJob {
 
 /// A waiting job's position in the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct QueuePosition {
+pub(super) struct ShownQueuePosition {
     /// 1 = next.
     pub(super) position: u32,
     /// The largest position that the job is likely to have.
@@ -90,7 +90,7 @@ impl Waiting {
     }
 }
 
-impl QueuePosition {
+impl ShownQueuePosition {
     /// `passed`: since the broker reported it. `waited`: since the cell began.
     fn text(&self, passed: Duration, waited: Duration) -> String {
         let staff = match waited < LONG {
@@ -301,7 +301,7 @@ impl StatusLine {
     }
 
     /// The time after `now` at which the line may change.
-    pub(super) fn next_look(&self, now: Duration) -> Duration {
+    pub(super) fn next_refresh(&self, now: Duration) -> Duration {
         let earliest = match (&self.shown, self.started) {
             (Some((_, since)), _) => *since + PACE,
             (None, Some(started)) => started + SOON,
@@ -310,8 +310,8 @@ impl StatusLine {
         earliest.saturating_sub(now).max(PACE / 4)
     }
 
-    /// Returns the line as it should be now, if it has changed.
-    pub(super) fn look(&mut self, now: Duration) -> Option<Output> {
+    /// Returns the line as it should be now, if it has changed, and notes that it is shown.
+    pub(super) fn refresh(&mut self, now: Duration) -> Option<Output> {
         if self.quiet {
             return None;
         }

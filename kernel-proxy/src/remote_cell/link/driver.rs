@@ -5,7 +5,7 @@ use crate::{
     config::BrokerChoice,
     remote_cell::{
         autostart::{NoBroker, Obstacle, dial_or_start},
-        status_line::{OtherJob, QueuePosition},
+        status_line::{OtherJob, ShownQueuePosition},
     },
 };
 use baton_protocol::{
@@ -71,18 +71,18 @@ struct Driver {
     updates: mpsc::Sender<(JobId, JobUpdate)>,
     ended: mpsc::UnboundedSender<String>,
     status: watch::Sender<Status>,
-    jobs: HashMap<JobId, Job>,
+    jobs: HashMap<JobId, LinkJob>,
     /// Messages for the next connection.
     unsent: Vec<FromProxy>,
 }
 
-enum Job {
-    Open(OpenJob),
+enum LinkJob {
+    Open(FollowedJob),
     /// The proxy is done with the job, and the broker has not confirmed that yet.
     Ended(Box<FromProxy>),
 }
 
-struct OpenJob {
+struct FollowedJob {
     /// `None`: a job of an earlier kernel.
     submission: Option<Box<Submission>>,
     /// The job's last questions. Each has its answer, or none if the notebook has not given it yet.
@@ -93,7 +93,7 @@ struct OpenJob {
     seen: u64,
 }
 
-impl OpenJob {
+impl FollowedJob {
     fn new(submission: Option<Box<Submission>>) -> Self {
         Self {
             submission,
@@ -183,7 +183,7 @@ impl Driver {
 
     async fn connect(&mut self) -> Result<Broker, NoBroker> {
         let dial = dial_or_start(&self.choice).await?;
-        let waits = self.jobs.values().any(|job| matches!(job, Job::Open(_)));
+        let waits = self.jobs.values().any(|job| matches!(job, LinkJob::Open(_)));
         let greeting = async {
             let mut broker: Broker = baton_transport::connect(&dial, "/v1/proxy").await?;
             let hello = FromProxy::Hello {
@@ -260,13 +260,13 @@ impl Driver {
         }
         for (id, job) in &self.jobs {
             match job {
-                Job::Open(open) => {
+                LinkJob::Open(open) => {
                     broker.send(&open.follow(*id)).await?;
                     for message in open.repeated(*id) {
                         broker.send(&message).await?;
                     }
                 }
-                Job::Ended(final_message) => broker.send(final_message).await?,
+                LinkJob::Ended(final_message) => broker.send(final_message).await?,
             }
         }
         Ok(())
@@ -285,20 +285,20 @@ impl Driver {
         match command {
             Command::Wake => Noted::Nothing,
             Command::Submit(submission) => {
-                let open = OpenJob::new(Some(submission.clone()));
-                self.jobs.insert(submission.job, Job::Open(open));
+                let open = FollowedJob::new(Some(submission.clone()));
+                self.jobs.insert(submission.job, LinkJob::Open(open));
                 Noted::Submission(submission)
             }
             Command::Attach(job) => {
-                let open = OpenJob::new(None);
+                let open = FollowedJob::new(None);
                 let follow = open.follow(job);
-                self.jobs.insert(job, Job::Open(open));
+                self.jobs.insert(job, LinkJob::Open(open));
                 Noted::Repeated(Box::new(follow))
             }
             Command::Send(message) => Noted::Once(message),
             Command::Answer(job, question, answer) => {
                 let open = match self.jobs.get_mut(&job) {
-                    Some(Job::Open(open)) => open.questions.get_mut(&question),
+                    Some(LinkJob::Open(open)) => open.questions.get_mut(&question),
                     _ => None,
                 };
                 match open {
@@ -311,15 +311,15 @@ impl Driver {
                 }
             }
             Command::WantDeferred(job) => match self.jobs.get_mut(&job) {
-                Some(Job::Open(open)) => {
+                Some(LinkJob::Open(open)) => {
                     open.deferred_wanted = true;
                     Noted::Repeated(Box::new(FromProxy::DeferredWanted { job }))
                 }
                 _ => Noted::Nothing,
             },
             Command::Final(job, message) => match self.jobs.get_mut(&job) {
-                Some(job @ Job::Open(_)) => {
-                    *job = Job::Ended(message.clone());
+                Some(job @ LinkJob::Open(_)) => {
+                    *job = LinkJob::Ended(message.clone());
                     Noted::Repeated(message)
                 }
                 _ => Noted::Nothing,
@@ -339,7 +339,7 @@ impl Driver {
                 estimate,
                 message,
             } => {
-                let position = QueuePosition {
+                let position = ShownQueuePosition {
                     position,
                     last_position,
                     moved_back,
@@ -372,7 +372,7 @@ impl Driver {
         broker: &mut Broker,
     ) -> Result<(), LinkError> {
         for NumberedEvent { number, event } in events {
-            let Some(Job::Open(open)) = self.jobs.get_mut(&job) else {
+            let Some(LinkJob::Open(open)) = self.jobs.get_mut(&job) else {
                 return Ok(());
             };
             if number <= open.seen {
@@ -405,7 +405,7 @@ impl Driver {
     /// Submits the job again if the broker never had it. Otherwise it is lost.
     async fn on_unknown_job(&mut self, job: JobId, broker: &mut Broker) -> Result<(), LinkError> {
         match self.jobs.get(&job) {
-            Some(Job::Open(OpenJob {
+            Some(LinkJob::Open(FollowedJob {
                 submission: Some(submission),
                 seen: 0,
                 ..
@@ -413,7 +413,7 @@ impl Driver {
                 let submission = submission.as_ref().clone();
                 return broker.send(&FromProxy::Submit(submission)).await;
             }
-            Some(Job::Open(_)) => self.send_update(job, JobUpdate::Lost).await,
+            Some(LinkJob::Open(_)) => self.send_update(job, JobUpdate::Lost).await,
             _ => self.confirmed(job),
         }
         Ok(())
@@ -421,7 +421,7 @@ impl Driver {
 
     /// The broker waits for no more messages about the job.
     fn confirmed(&mut self, job: JobId) {
-        if let Some(Job::Ended(_)) = self.jobs.get(&job) {
+        if let Some(LinkJob::Ended(_)) = self.jobs.get(&job) {
             self.jobs.remove(&job);
         }
     }

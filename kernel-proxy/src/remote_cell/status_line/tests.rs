@@ -16,8 +16,8 @@ fn text(line: Option<Output>) -> Option<(String, String)> {
     ))
 }
 
-fn position(reason: WaitingReason) -> QueuePosition {
-    QueuePosition {
+fn position(reason: WaitingReason) -> ShownQueuePosition {
+    ShownQueuePosition {
         position: 3,
         last_position: 3,
         moved_back: None,
@@ -36,7 +36,7 @@ fn queued(number: u32) -> Waiting {
         upper_ms: 90_000,
     };
     Waiting::Queued {
-        position: QueuePosition {
+        position: ShownQueuePosition {
             position: number,
             last_position: number,
             estimate: Some(estimate),
@@ -58,12 +58,12 @@ fn usage(run_ms: u64, peak_memory_bytes: u64) -> Usage {
 fn a_short_cell_shows_the_summary_alone() {
     let mut status_line = StatusLine::new("d".into(), false);
     status_line.waits(queued(1));
-    assert_eq!(status_line.look(at(1.9)), None);
+    assert_eq!(status_line.refresh(at(1.9)), None);
     status_line.assigned("cpu-0".into(), false, None, at(0.4));
     status_line.starts(at(0.5));
-    assert_eq!(status_line.look(at(1.4)), None);
+    assert_eq!(status_line.refresh(at(1.4)), None);
     status_line.output_shown();
-    assert_eq!(status_line.look(at(3.0)), None);
+    assert_eq!(status_line.refresh(at(3.0)), None);
     assert_eq!(
         status_line.summary(at(3.5), usage(3100, 0)).unwrap(),
         "CPU: 3.1 s on cpu-0, waited 0.4 s"
@@ -75,13 +75,13 @@ fn a_cell_that_shows_nothing_is_said_to_run() {
     let mut status_line = StatusLine::new("d".into(), false);
     status_line.assigned("gpu-2".into(), true, Some(300_000), at(0.1));
     status_line.starts(at(0.2));
-    assert_eq!(status_line.next_look(at(0.2)), SOON);
-    let line = text(status_line.look(at(1.3))).unwrap();
+    assert_eq!(status_line.next_refresh(at(0.2)), SOON);
+    let line = text(status_line.refresh(at(1.3))).unwrap();
     let running = "Running on gpu-2 for 1 s of at most 5 min".to_owned();
     assert_eq!(line, ("display_data".to_owned(), running));
     status_line.output_shown();
     status_line.cleared();
-    assert_eq!(status_line.look(at(9.0)), None);
+    assert_eq!(status_line.refresh(at(9.0)), None);
 }
 
 #[test]
@@ -90,16 +90,16 @@ fn a_long_wait_is_one_line_that_changes_once_a_second_at_most() {
     status_line.waits(queued(2));
     let line = |kind: &str, text: &str| Some((kind.to_owned(), text.to_owned()));
     assert_eq!(
-        text(status_line.look(at(2.0))),
+        text(status_line.refresh(at(2.0))),
         line(
             "display_data",
             "Waiting for a GPU: 2nd in line, about 40 s (25 s to 1 min 30 s)"
         )
     );
     status_line.waits(queued(1));
-    assert_eq!(status_line.look(at(2.5)), None);
+    assert_eq!(status_line.refresh(at(2.5)), None);
     assert_eq!(
-        text(status_line.look(at(10.0))),
+        text(status_line.refresh(at(10.0))),
         line(
             "update_display_data",
             "Waiting for a GPU: 1st in line, about 30 s (15 s to 1 min 20 s)"
@@ -107,12 +107,12 @@ fn a_long_wait_is_one_line_that_changes_once_a_second_at_most() {
     );
     status_line.assigned("gpu-2".into(), true, Some(300_000), at(11.0));
     assert_eq!(
-        text(status_line.look(at(11.5))),
+        text(status_line.refresh(at(11.5))),
         line("update_display_data", "Starting on gpu-2")
     );
     status_line.starts(at(13.1));
     assert_eq!(
-        text(status_line.look(at(25.5))),
+        text(status_line.refresh(at(25.5))),
         line(
             "update_display_data",
             "Running on gpu-2 for 12 s of at most 5 min"
@@ -122,7 +122,7 @@ fn a_long_wait_is_one_line_that_changes_once_a_second_at_most() {
 
 #[test]
 fn every_reason_has_its_words() {
-    let check = |position: QueuePosition, expected: &str| {
+    let check = |position: ShownQueuePosition, expected: &str| {
         let waiting = Waiting::Queued {
             position,
             since: at(0.0),
@@ -135,7 +135,7 @@ fn every_reason_has_its_words() {
         "Waiting for a GPU: 3rd in line. No estimate yet: too little is known about the cells ahead",
     );
     check(
-        QueuePosition {
+        ShownQueuePosition {
             last_position: 5,
             moved_back: Some(MovedBack {
                 people: 2,
@@ -151,7 +151,7 @@ fn every_reason_has_its_words() {
         }),
         "Waiting for your other %%gpu cell (a.ipynb) to finish",
     );
-    let own = |other| QueuePosition {
+    let own = |other| ShownQueuePosition {
         other,
         ..position(WaitingReason::OwnJobRuns {
             notebook: "a.ipynb".into(),
@@ -184,7 +184,7 @@ fn every_reason_has_its_words() {
         "Waiting for a GPU: no GPU worker is connected at the moment",
     );
     check(
-        QueuePosition {
+        ShownQueuePosition {
             gpu: false,
             ..position(WaitingReason::NoWorker)
         },
@@ -202,7 +202,7 @@ fn every_reason_has_its_words() {
         "Waiting for a GPU: sessions cannot start on gpu-2 (no disk)",
     );
     check(
-        QueuePosition {
+        ShownQueuePosition {
             message: Some("Ask in room 5".to_owned()),
             ..position(WaitingReason::CoursePaused { why: why() })
         },
@@ -274,7 +274,7 @@ fn the_summary_says_what_is_known() {
 #[test]
 fn what_staff_write_is_no_markup() {
     let mut status_line = StatusLine::new("d".into(), false);
-    let position = QueuePosition {
+    let position = ShownQueuePosition {
         message: Some("<b>now</b>".to_owned()),
         ..position(WaitingReason::NoWorker)
     };
@@ -282,7 +282,7 @@ fn what_staff_write_is_no_markup() {
         position,
         since: at(0.0),
     });
-    let line = status_line.look(at(2.0)).unwrap();
+    let line = status_line.refresh(at(2.0)).unwrap();
     let content = String::from_utf8_lossy(&line.content);
     assert!(content.contains("moment<br>&lt;b&gt;now&lt;/b&gt;"));
 }
@@ -291,7 +291,7 @@ fn what_staff_write_is_no_markup() {
 fn a_quiet_cell_says_nothing() {
     let mut status_line = StatusLine::new("d".into(), true);
     status_line.assigned("cpu-0".into(), false, None, at(0.1));
-    assert_eq!(status_line.look(at(60.0)), None);
+    assert_eq!(status_line.refresh(at(60.0)), None);
     assert_eq!(status_line.summary(at(61.0), usage(5, 6)), None);
 }
 
@@ -364,10 +364,10 @@ fn a_stopped_cell_says_that_its_changes_are_being_returned() {
     status_line.assigned("gpu-0".into(), true, None, at(0.0));
     status_line.starts(at(0.1));
     status_line.output_shown();
-    assert_eq!(text(status_line.look(at(5.0))), None);
+    assert_eq!(text(status_line.refresh(at(5.0))), None);
     status_line.stops(at(5.0));
-    assert_eq!(text(status_line.look(at(5.9))), None);
-    let shown = text(status_line.look(at(6.0))).unwrap().1;
+    assert_eq!(text(status_line.refresh(at(5.9))), None);
+    let shown = text(status_line.refresh(at(6.0))).unwrap().1;
     assert_eq!(
         shown,
         "Stopped; its changes are being returned. Press stop again to discard them"
@@ -379,9 +379,9 @@ fn a_line_returns_to_what_it_said_when_the_connection_is_back() {
     let mut status_line = StatusLine::new("d".into(), false);
     status_line.assigned("gpu-0".into(), true, None, at(0.0));
     status_line.is_offline(true);
-    let offline = text(status_line.look(at(3.0))).unwrap().1;
+    let offline = text(status_line.refresh(at(3.0))).unwrap().1;
     assert!(offline.contains("to answer"), "{offline}");
     status_line.is_offline(false);
-    let back = text(status_line.look(at(5.0))).unwrap().1;
+    let back = text(status_line.refresh(at(5.0))).unwrap().1;
     assert_eq!(back, "Starting on gpu-0");
 }
