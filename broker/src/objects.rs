@@ -19,6 +19,7 @@ mod tests;
 pub use address::{ChunkPlace, ChunkPlaceError, ObjectAddress, ObjectKind, ObjectOptions};
 
 use baton_broker_store::ObjectRow;
+use baton_humanize::root_cause;
 use baton_protocol::{ChunkHash, Grant};
 use baton_transport::{LinkError, ObjectClient};
 use bytes::Bytes;
@@ -73,11 +74,8 @@ impl From<object_store::Error> for ObjectsError {
 }
 
 fn cause_of(error: &object_store::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string().chars().take(LONGEST_CAUSE).collect()
+    let text = root_cause(error).to_string();
+    text.chars().take(LONGEST_CAUSE).collect()
 }
 
 pub(crate) struct Objects {

@@ -8,7 +8,7 @@ mod files;
 mod gpu;
 mod limit;
 
-use baton_humanize::{SAFE, bytes};
+use baton_humanize::{SAFE, bytes, with_causes};
 use baton_protocol::{Output, RemoteError};
 use jupyter_protocol::StreamContent;
 use serde_json::json;
@@ -34,7 +34,7 @@ pub(crate) fn deferred_lost() -> RemoteError {
 }
 
 pub(crate) fn deferred_unreadable(problem: &(dyn std::error::Error + 'static)) -> RemoteError {
-    let why = chain(problem);
+    let why = with_causes(problem);
     deferred_error(&format!(
         "Some results could not be sent from the GPU machine: {why}"
     ))
@@ -159,7 +159,7 @@ pub(crate) fn state_lost(problem: &(dyn std::error::Error + 'static)) -> RemoteE
         "StateLost",
         &format!(
             "The variables of this cell could not be transferred: {}",
-            chain(problem)
+            with_causes(problem)
         ),
         "run the cell again",
     )
@@ -237,22 +237,6 @@ pub(crate) fn environment_not_ready(environment: &str, why: &str) -> RemoteError
         &format!("The environment {environment} is not ready: {why}"),
         "run the cell again, or tell the operator of the worker",
     )
-}
-
-/// An error and what caused it, in one line.
-pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let part = error.to_string();
-        // A transparent error says the same as its source.
-        if !text.ends_with(&part) {
-            text.push_str(": ");
-            text.push_str(&part);
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! HTTP requests to the broker; its refusals become errors.
 
 use crate::{Dial, LinkError, TokenProblem, dial::CONNECT_TIMEOUT, tls};
+use baton_humanize::root_cause;
 use baton_protocol::{address::BrokerAddress, api::Problem};
 use bytes::Bytes;
 use reqwest::{
@@ -8,7 +9,7 @@ use reqwest::{
     header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER},
 };
 use serde::{Serialize, de::DeserializeOwned};
-use std::{error::Error, time::Duration};
+use std::time::Duration;
 
 mod exchange;
 
@@ -204,10 +205,5 @@ fn unreachable(dial: &Dial, error: reqwest::Error) -> LinkError {
 /// The operating system's error. The layers above it add addresses and their own names, which do
 /// not help a student.
 pub(crate) fn cause_of(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut cause: &dyn Error = &error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
+    root_cause(&error.without_url()).to_string()
 }

@@ -1,6 +1,7 @@
 //! Messages about a mirror's files.
 
-use super::{bytes, chain, error};
+use super::{bytes, error};
+use baton_humanize::with_causes;
 use baton_protocol::{RemoteError, files::RelativePath};
 use std::path::Path;
 
@@ -88,7 +89,7 @@ pub(crate) fn files_lost(problem: &(dyn std::error::Error + 'static)) -> RemoteE
         "FilesLost",
         &format!(
             "The files of the notebook's folder could not be prepared on the GPU machine: {}",
-            chain(problem)
+            with_causes(problem)
         ),
         "run the cell again",
     )
@@ -128,7 +129,7 @@ pub(crate) fn files_not_collected(problem: &(dyn std::error::Error + 'static)) -
         "FilesLost",
         &format!(
             "The cell ran, but its file changes could not be returned: {}. No file was changed here",
-            chain(problem)
+            with_causes(problem)
         ),
         "run the cell again; if it fails again, tell your course staff",
     )

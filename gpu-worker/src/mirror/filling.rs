@@ -3,7 +3,8 @@
 //! **Invariant:** a file that does not get all its bytes remains a placeholder.
 
 use super::{MirrorError, lock, questions::answer};
-use crate::{messages, questions::Answered, transfer::Access};
+use crate::{questions::Answered, transfer::Access};
+use baton_humanize::with_causes;
 use baton_mirror::{FilesError, Mirror, Placeholders, write_file};
 use baton_protocol::files::{Content, FilesAnswer, NoContent};
 use nix::libc;
@@ -73,7 +74,7 @@ impl From<MirrorError> for NotFilled {
             Some(errno @ (libc::ENOSPC | libc::EDQUOT)) => {
                 (errno, "the GPU machine has no space left for it".to_owned())
             }
-            _ => (libc::EIO, messages::chain(&error)),
+            _ => (libc::EIO, with_causes(&error)),
         };
         let reason = Some(reason);
         Self { errno, reason }

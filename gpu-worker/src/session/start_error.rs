@@ -1,7 +1,8 @@
 //! The reasons for which a session does not start.
 
 use super::{start::PATIENCE, zygote::ZygoteError};
-use crate::{messages, sandbox::SandboxError};
+use crate::sandbox::SandboxError;
+use baton_humanize::with_causes;
 use baton_jupyter_wire::{folder::FolderError, shim::ShimError};
 use baton_transport::frames::FrameError;
 use std::{path::PathBuf, process::ExitStatus};
@@ -91,7 +92,7 @@ impl StartError {
             ),
             _ => (&[][..], "tell the operator of the worker".to_owned()),
         };
-        let mut what_happened = format!("The session could not start: {}", messages::chain(self));
+        let mut what_happened = format!("The session could not start: {}", with_causes(self));
         for line in lines {
             what_happened.push_str("\n  ");
             what_happened.push_str(line);

@@ -4,7 +4,7 @@ use super::{
     deferred::Applied,
     display::Display,
     failure::{Failure, last_digits},
-    link::{BrokerAccess, Link, Status, describe},
+    link::{BrokerAccess, Link, Status},
     notebook_files::NotebookFiles,
     session_state::SessionState,
     silence::Silence,
@@ -13,6 +13,7 @@ use super::{
 };
 use crate::relay::{MessageNumber, ParentCell};
 use baton_chunks::Ledger;
+use baton_humanize::with_causes;
 use baton_jupyter_wire::{
     message::{iopub_topic, message_type},
     shim::{ShimReader, ShimWriter},
@@ -391,7 +392,7 @@ impl<'a> RemoteCell<'a> {
                 return Err(Failure::result_lost(&error, self.job).into());
             };
             tracing::info!(
-                error = describe(&error),
+                error = with_causes(&error),
                 "A cell's result could not be fetched yet"
             );
             (state, ledger) = again;

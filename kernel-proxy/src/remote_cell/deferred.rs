@@ -13,11 +13,12 @@
 
 use super::{
     failure::Failure,
-    link::{JobUpdate, Link, describe},
+    link::{JobUpdate, Link},
     session_state::SessionState,
     transfer,
 };
 use baton_chunks::Severity;
+use baton_humanize::with_causes;
 use baton_jupyter_wire::shim::ShimWriter;
 use baton_protocol::{CallId, JobEvent, JobId, RemoteError, State, shim::ToNotebook};
 use baton_transport::{Backoff, HeldMemory, Received, frames::FrameError};
@@ -188,11 +189,11 @@ impl DeferredState {
                     match transfer::receive(state.clone(), ledger, held, &broker.chunks).await {
                         Ok(received) => Stage::Received(Box::new(received)),
                         Err(error) if error.severity() == Severity::Lasting => {
-                            Stage::Lost(Failure::deferred_lost(&describe(&error)))
+                            Stage::Lost(Failure::deferred_lost(&with_causes(&error)))
                         }
                         Err(error) => {
                             tracing::info!(
-                                error = describe(&error),
+                                error = with_causes(&error),
                                 "Deferred state could not be fetched yet"
                             );
                             tokio::time::sleep(self.backoff.next_delay()).await;

@@ -1,9 +1,9 @@
 //! Why a cell returned no result, in words for the student: what happened, whether the variables are safe,
 //! what to do next.
 
-use super::{autostart::Obstacle, link::describe};
+use super::autostart::Obstacle;
 use baton_chunks::StateError;
-use baton_humanize::SAFE;
+use baton_humanize::{SAFE, with_causes};
 use baton_mirror::FilesError;
 use baton_protocol::{JobId, Outcome, RemoteError};
 use baton_transport::{LinkError, TransferError};
@@ -126,7 +126,7 @@ impl Failure {
             | TransferError::State(StateError::Full { .. }) => Self::service(
                 format!(
                     "The GPU service has no room for the variables of this cell ({}). {SAFE}",
-                    describe(error)
+                    with_causes(error)
                 ),
                 "delete large variables that the cell does not need, or tell your course staff",
                 job,
@@ -139,7 +139,7 @@ impl Failure {
             _ => Self::service(
                 format!(
                     "The variables of this cell could not be sent ({}). {SAFE}",
-                    describe(error)
+                    with_causes(error)
                 ),
                 match error {
                     TransferError::Link(LinkError::UnsafeStore { problem, .. }) => {
@@ -157,7 +157,7 @@ impl Failure {
         Self::service(
             format!(
                 "The list of the notebook's files could not be sent ({}). {SAFE}",
-                describe(error)
+                with_causes(error)
             ),
             match error {
                 FilesError::Link(LinkError::StoreFull { .. }) => "tell your course staff",
@@ -176,7 +176,7 @@ impl Failure {
             "FilesLost",
             format!(
                 "The program ran, but the files that it wrote are lost: they could not be written here ({})",
-                describe(error)
+                with_causes(error)
             ),
             "make room, or change the permissions of the folder, then run it again",
         );
@@ -197,7 +197,7 @@ impl Failure {
         Self::service(
             format!(
                 "The results of the job could not be fetched ({}). Your variables are as they were",
-                describe(error)
+                with_causes(error)
             ),
             "try again: the job can still be attached",
             job,
@@ -213,7 +213,7 @@ impl Failure {
         Self::service(
             format!(
                 "The cell ran, but its result could not be fetched ({}). {SAFE}",
-                describe(error)
+                with_causes(error)
             ),
             CHECK,
             job,

@@ -4,9 +4,10 @@ use super::{
     cell::{RemoteCell, Stop},
     display::Display,
     failure::Failure,
-    link::{Link, describe},
+    link::Link,
     notebook_files::{NotebookFiles, is_much},
 };
+use baton_humanize::with_causes;
 use baton_mirror::{Committed, FilesError};
 use baton_protocol::files::Payload;
 use std::time::Duration;
@@ -92,6 +93,6 @@ fn not_applied(error: &FilesError) -> String {
     format!(
         "The cell's file changes could not be applied here ({}); they exist only on the GPU machine, while this \
          session lives",
-        describe(error)
+        with_causes(error)
     )
 }

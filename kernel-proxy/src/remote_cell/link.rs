@@ -222,15 +222,3 @@ impl Link {
         let _ = self.commands.send(command).await;
     }
 }
-
-/// An error with its causes, in one line.
-pub(super) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
-}

@@ -5,8 +5,8 @@
 //!
 //! **Invariant:** only files that were listed are read, and only below the folder with which the kernel started.
 
-use super::link::describe;
 use crate::config::TrashConfig;
+use baton_humanize::with_causes;
 use baton_mirror::{
     Committed, FilesError, HomeListing, MOST_LISTED, Place, Root, STAGING, Staging, Status, Trash,
     list, open_changes, open_listed, open_payload, read_file, send_payload, small_payload, stamp,
@@ -113,7 +113,7 @@ impl NotebookFiles {
                 let answer = answer(&root, &shared, &wanted, &chunks).await;
                 let answer = answer.unwrap_or_else(|error| {
                     tracing::warn!(%error, "Failed to answer a request about files");
-                    let reason = describe(&error);
+                    let reason = with_causes(&error);
                     small_payload(&FilesAnswer::Failed { reason })
                 });
                 (job, question, answer)
@@ -339,7 +339,7 @@ impl Shared {
         for error in errors.iter().filter(|error| !is_denied(error)) {
             let note = format!(
                 "Some files cannot be read here ({}); %%gpu cells see their last known state",
-                describe(error)
+                with_causes(error)
             );
             self.note_once(note);
         }
@@ -381,7 +381,7 @@ async fn read(
 
 fn failed(error: &(dyn std::error::Error + 'static)) -> NoContent {
     NoContent::Failed {
-        reason: describe(error),
+        reason: with_causes(error),
     }
 }
 

@@ -11,12 +11,13 @@ use super::{
     CONNECT_PATIENCE,
     deferred::Applied,
     failure,
-    link::{Link, Status, describe},
+    link::{Link, Status},
     session::Session,
     session_state::SessionState,
     transfer::{self, Transfer},
 };
 use baton_chunks::{Ledger, StateError};
+use baton_humanize::with_causes;
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::{
     AboutState, CallId, JobId, RemoteError, SavedState,
@@ -322,7 +323,7 @@ impl From<TransferError> for Stop {
                 Some("delete large variables that you do not need".to_owned()),
             ),
             _ => (
-                format!("The state could not be transferred ({})", describe(&error)),
+                format!("The state could not be transferred ({})", with_causes(&error)),
                 None,
             ),
         };

@@ -1,6 +1,6 @@
 //! Drives the link: connects, exchanges the greeting, resumes jobs, and passes commands and updates on.
 
-use super::{BrokerAccess, Command, EndedSessions, JobUpdate, Link, Status, describe};
+use super::{BrokerAccess, Command, EndedSessions, JobUpdate, Link, Status};
 use crate::{
     config::BrokerChoice,
     remote_cell::{
@@ -8,6 +8,7 @@ use crate::{
         status_line::{OtherJob, ShownQueuePosition},
     },
 };
+use baton_humanize::with_causes;
 use baton_protocol::{
     Answer, JobEvent, JobId, NotebookId, NumberedEvent, PROTOCOL_VERSION, Refusal, Submission,
     proxy::{FromProxy, ToProxy},
@@ -183,7 +184,10 @@ impl Driver {
 
     async fn connect(&mut self) -> Result<Broker, NoBroker> {
         let dial = dial_or_start(&self.choice).await?;
-        let waits = self.jobs.values().any(|job| matches!(job, LinkJob::Open(_)));
+        let waits = self
+            .jobs
+            .values()
+            .any(|job| matches!(job, LinkJob::Open(_)));
         let greeting = async {
             let mut broker: Broker = baton_transport::connect(&dial, "/v1/proxy").await?;
             let hello = FromProxy::Hello {
@@ -227,7 +231,7 @@ impl Driver {
     /// Serves until the connection breaks (returns the reason) or the proxy ends (`None`).
     async fn serve(&mut self, broker: &mut Broker) -> Option<NoBroker> {
         if let Err(error) = self.resume(broker).await {
-            return Some(NoBroker::NotYet(describe(&error)));
+            return Some(NoBroker::NotYet(with_causes(&error)));
         }
         loop {
             let result = tokio::select! {
@@ -249,7 +253,7 @@ impl Driver {
                 },
             };
             if let Err(error) = result {
-                return Some(NoBroker::NotYet(describe(&error)));
+                return Some(NoBroker::NotYet(with_causes(&error)));
             }
         }
     }
@@ -484,7 +488,7 @@ enum Noted {
 
 /// `waits`: cells are waiting, so another attempt is worthwhile.
 fn no_broker(error: LinkError, waits: bool) -> NoBroker {
-    let reason = describe(&error);
+    let reason = with_causes(&error);
     match error {
         LinkError::Unauthorized { address, problem } => NoBroker::Never(Obstacle {
             reason: format!("the broker at {address} {problem}"),
