@@ -234,10 +234,12 @@ impl Sandbox {
         };
         // The worker runs this Python outside the sandbox, too, so a notebook may not choose it.
         let python = python.ok_or(SandboxError::NoPython { sandbox: name })?;
-        Ok(Some(match config.sandbox {
-            SandboxChoice::Landlock => Self::Landlock(Landlock::open(config, python).await?),
-            _ => Self::Bubblewrap(Bubblewrap::open(config, python).await?),
-        }))
+        let sandbox = match config.sandbox {
+            SandboxChoice::Landlock => Self::Landlock(Landlock::open(config)?),
+            _ => Self::Bubblewrap(Bubblewrap::open(config)?),
+        };
+        probe::run(&sandbox, python, &config.runtime_folder).await?;
+        Ok(Some(sandbox))
     }
 
     /// What the administrator should know about this sandbox, with hints.
@@ -276,10 +278,11 @@ impl Sandbox {
         image: Image,
         python: &Path,
     ) -> Result<(), SandboxError> {
-        match self {
-            Self::Bubblewrap(bubblewrap) => bubblewrap.add_image(config, image, python).await,
-            Self::Landlock(_) => Err(SandboxError::ImageNeedsBubblewrap),
-        }
+        let Self::Bubblewrap(bubblewrap) = self else {
+            return Err(SandboxError::ImageNeedsBubblewrap);
+        };
+        bubblewrap.add_image(image);
+        probe::run(self, python, &config.runtime_folder).await
     }
 }
 

@@ -11,6 +11,7 @@ mod life;
 mod log;
 mod start;
 mod start_error;
+mod starting;
 mod watching;
 mod zygote;
 

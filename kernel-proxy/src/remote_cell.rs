@@ -9,6 +9,7 @@
 //! any other way, the object table is void on both sides, and the next cell starts a new one,
 //! unless no session can have received the cell's state: then the table is as it was before.
 
+mod applying;
 mod attach;
 mod autostart;
 mod cell;
@@ -28,11 +29,13 @@ mod session;
 mod session_state;
 mod silence;
 mod status_line;
+mod stop;
 mod transfer;
+mod waits;
 
 use self::{
-    cell::{Connection, RemoteCell, Stop},
-    deferred::DeferredState,
+    applying::receive_and_apply,
+    cell::RemoteCell,
     display::Display,
     ending::EarlierKernels,
     failure::Failure,
@@ -44,7 +47,9 @@ use self::{
     session_state::SessionState,
     silence::Silence,
     status_line::Waiting,
+    stop::{Connection, Stop},
     transfer::Transfer,
+    waits::connect,
 };
 use crate::config::RemoteConfig;
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
@@ -52,8 +57,8 @@ use baton_protocol::{
     Answer, CallId, Finished, JobEvent, JobKind, NotebookId, Outcome, Priority, State, Submission,
     shim::{FromNotebook, Hello, Run, Snapshot, ToNotebook},
 };
-use baton_transport::{Received, frames::FrameError};
-use std::{os::fd::AsFd, time::Duration};
+use baton_transport::frames::FrameError;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -62,6 +67,7 @@ pub(crate) use self::saved_states::StateRequest;
 
 /// How long a cell waits for a broker that was never reached.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+
 /// What a notebook's `%%gpu` cells share. Cells run one at a time.
 pub(crate) struct RemoteCells {
     notebook: NotebookId,
@@ -194,9 +200,7 @@ impl RemoteCells {
 
     async fn run_steps(&mut self, cell: &mut RemoteCell<'_>, run: Run) -> Result<(), Stop> {
         self.link.wake().await;
-        let broker = cell
-            .connect(&mut self.link, &self.display, CONNECT_PATIENCE)
-            .await?;
+        let broker = connect(cell, &mut self.link, &self.display, CONNECT_PATIENCE).await?;
         let mut request = cell.request(&run, &self.python, &self.python_version);
         request.notebook_folder = cell.notebook_folder(&mut self.files, &broker).await?;
         let cell_key = Some(self.naming.cell_key(&run.code, &self.link.status()));
@@ -221,7 +225,7 @@ impl RemoteCells {
         cell.release().await?;
         self.earlier_kernels.look_up(&broker, &self.naming);
         let finished = self.follow(cell).await?;
-        self.receive_and_apply(cell, finished).await
+        receive_and_apply(self, cell, finished).await
     }
 
     /// Sends what the session lacks to where a worker can get it. Once this returns, the shim's
@@ -243,9 +247,7 @@ impl RemoteCells {
             }
         };
         cell.session_before = Some(session.clone());
-        let broker = cell
-            .connect(&mut self.link, &self.display, self.patience)
-            .await?;
+        let broker = connect(cell, &mut self.link, &self.display, self.patience).await?;
         let cancel = CancellationToken::new();
         let version = session.version;
         let sending = self.transfer.send(session, snapshot, &broker, &cancel);
@@ -332,7 +334,7 @@ impl RemoteCells {
             Step::Status(status) => match cell.connection(status)? {
                 Connection::Up(broker) => {
                     if silence.broker_is_up() {
-                        cell.cancel(&self.link, silence).await;
+                        silence.cancel(cell.job, &self.link).await;
                     }
                     cell.status_line.is_offline(false);
                     self.files.answer(cell.job, &broker.chunks);
@@ -378,7 +380,7 @@ impl RemoteCells {
             }
             other => match cell.stop_of(other) {
                 Some(Stop::Cancelled) if !silence.is_down() => {
-                    cell.cancel(&self.link, silence).await;
+                    silence.cancel(cell.job, &self.link).await;
                     cell.status_line.stops(cell.now());
                 }
                 Some(stop) => return Err(stop),
@@ -450,106 +452,6 @@ impl RemoteCells {
             | JobEvent::DeferredState { .. }
             | JobEvent::Salvaged { .. } => {}
         }
-        Ok(())
-    }
-
-    /// Gets the changed state, and applies it to variables and files together or not at all.
-    async fn receive_and_apply(
-        &mut self,
-        cell: &mut RemoteCell<'_>,
-        finished: Finished,
-    ) -> Result<(), Stop> {
-        let (Some(state), Some(session)) = (finished.state, self.session.state.take()) else {
-            return Err(match (finished.outcome, finished.error) {
-                (Outcome::Cancelled, _) => Stop::Cancelled,
-                (outcome, Some(error)) => Failure::new(outcome, error, cell.job).into(),
-                (_, None) => Failure::job_lost(cell.job, cell.started).into(),
-            });
-        };
-        if state.base() != session.version {
-            return Err(match cell.kind.outlives_kernel() {
-                true => Stop::Detached(Box::new(Failure::detached(cell.job))),
-                false => Failure::out_of_step(cell.job).into(),
-            });
-        }
-        let patience = cell.patience(self.patience);
-        let Received {
-            file,
-            delta,
-            ledger,
-        } = cell
-            .receive_state(
-                &mut self.link,
-                &self.display,
-                state,
-                session.ledger,
-                patience,
-            )
-            .await?;
-        let (files, display, link) = (&mut self.files, &mut self.display, &mut self.link);
-        let files =
-            file_changes::apply(files, display, cell, link, finished.files, patience).await?;
-        let summary = self.display.summary(cell, finished.usage).await?;
-        let message = ToNotebook::Finished {
-            call: cell.call,
-            outcome: finished.outcome,
-            error: finished.error,
-            delta: Some(delta),
-            table_kept: false,
-            ran: Some(cell.ran()),
-            summary,
-        };
-        cell.writer.send_with_file(&message, file.as_fd()).await?;
-        let applied = cell.applied().await;
-        if !matches!(applied, Ok(true)) {
-            file_changes::undo(files).await;
-            applied?;
-            return self.on_not_applied(cell).await;
-        }
-        if let Some(files) = files {
-            self.files.keep(files).await;
-        }
-        let session = SessionState::after(session.version, ledger);
-        self.on_applied(cell, session, finished.deferred_bytes)
-            .await;
-        Ok(())
-    }
-
-    /// The shim has applied the cell's changes.
-    async fn on_applied(
-        &mut self,
-        cell: &mut RemoteCell<'_>,
-        session: SessionState,
-        deferred_bytes: u64,
-    ) {
-        cell.comms.clear();
-        self.session.worker = cell.worker.take();
-        self.session.state = Some(session.clone());
-        let deferred = match deferred_bytes {
-            0 => {
-                self.link.applied(cell.job).await;
-                None
-            }
-            _ => Some(DeferredState::new(
-                cell.job,
-                cell.call,
-                session,
-                cell.held.take(),
-            )),
-        };
-        let before = &mut self.session.deferred;
-        before.replace(&mut self.link, deferred).await;
-    }
-
-    /// The shim kept everything as it was before the cell, and waits until that is also true of the files.
-    async fn on_not_applied(&mut self, cell: &mut RemoteCell<'_>) -> Result<(), Stop> {
-        file_changes::warn_if_not_undone(&self.files, &mut self.display, cell).await;
-        self.display.close_comms(cell);
-        let outcome = Some(Outcome::WorkerLost);
-        self.link.give_up(cell.job, outcome).await;
-        self.session.deferred.request(&self.link).await;
-        let call = cell.call;
-        cell.writer.send(&ToNotebook::Undone { call }).await?;
         Ok(())
     }
 

@@ -33,7 +33,7 @@ mod walk;
 pub use content::{ContentReader, ContentWriter, read_chunk};
 pub use errors::FilesError;
 pub use folder::{Folder, Handle, Place, Status};
-pub use home::commit::Committed;
+pub use home::commit::{Committed, commit};
 pub use home::listing::{HomeListing, MOST_LISTED, Seen, list, open_listed, stamp};
 pub use home::staging::Staging;
 pub use mirror::compare::{Difference, Found};

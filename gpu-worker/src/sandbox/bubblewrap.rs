@@ -6,8 +6,8 @@
 
 use super::{
     Carrier, Gate, INSIDE, Image, Limits, Needs, NetworkChoice, SandboxError, Wrapped,
-    devices::Devices, egress::Egress, filter, find, groups::Groups, inherit, probe,
-    python::Pythons, sys::join, view::View,
+    devices::Devices, egress::Egress, filter, find, groups::Groups, inherit, python::Pythons,
+    sys::join, view::View,
 };
 use crate::Config;
 use std::{
@@ -61,13 +61,13 @@ pub(crate) struct Bubblewrap {
 
 impl Bubblewrap {
     /// # Errors
-    /// If no sandbox starts with this Python, or a probe inside reaches something outside.
-    pub(crate) async fn open(config: &Config, python: &Path) -> Result<Self, SandboxError> {
+    /// If a program that the sandbox needs is missing.
+    pub(super) fn open(config: &Config) -> Result<Self, SandboxError> {
         let limits = Limits::of(config);
         let egress = (config.network == NetworkChoice::Egress)
             .then(|| Egress::open(&config.dial.address, &config.runtime_folder))
             .transpose()?;
-        let bubblewrap = Self {
+        Ok(Self {
             program: find(PROGRAM).ok_or(SandboxError::Missing)?,
             network: config.network,
             egress,
@@ -77,9 +77,7 @@ impl Bubblewrap {
             devices: Devices::of_this_machine(),
             images: std::sync::Mutex::default(),
             pythons: Pythons::default(),
-        };
-        probe::run(&bubblewrap, python, &config.runtime_folder).await?;
-        Ok(bubblewrap)
+        })
     }
 
     pub(super) fn groups(&self) -> &Groups {
@@ -175,22 +173,11 @@ impl Bubblewrap {
     }
 
     /// From now on, sessions whose Python is in this image see the image's system.
-    ///
-    /// # Errors
-    /// If no sandbox starts with the image, or a probe inside reaches something outside.
-    pub(crate) async fn add_image(
-        &self,
-        config: &Config,
-        image: Image,
-        python: &Path,
-    ) -> Result<(), SandboxError> {
-        {
-            let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
-            if !images.contains(&image) {
-                images.push(image);
-            }
+    pub(super) fn add_image(&self, image: Image) {
+        let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+        if !images.contains(&image) {
+            images.push(image);
         }
-        probe::run(self, python, &config.runtime_folder).await
     }
 
     fn image_of(&self, python: &Path) -> Option<(Image, PathBuf)> {

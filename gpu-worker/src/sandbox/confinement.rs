@@ -12,7 +12,7 @@ use super::{
     devices::Devices,
     filter::{self, Isolation},
     groups::Groups,
-    inherit, probe,
+    inherit,
     python::Pythons,
     view::{May, View},
 };
@@ -77,8 +77,8 @@ pub(crate) struct Imposed {
 
 impl Landlock {
     /// # Errors
-    /// If the system does not support all of the [`RULES`], or a probe reaches something outside.
-    pub(super) async fn open(config: &Config, python: &Path) -> Result<Self, SandboxError> {
+    /// If the system does not support all of the [`RULES`].
+    pub(super) fn open(config: &Config) -> Result<Self, SandboxError> {
         if config.network == NetworkChoice::Egress {
             return Err(SandboxError::EgressNeedsBubblewrap);
         }
@@ -87,16 +87,14 @@ impl Landlock {
             return Err(too_old(&missing));
         }
         let limits = Limits::of(config);
-        let landlock = Self {
+        Ok(Self {
             network: config.network,
             readable: config.readable.clone(),
             limits,
             groups: Groups::open(limits),
             devices: Devices::of_this_machine(),
             pythons: Pythons::default(),
-        };
-        probe::run_confined(&landlock, python, &config.runtime_folder).await?;
-        Ok(landlock)
+        })
     }
 
     pub(super) fn groups(&self) -> &Groups {

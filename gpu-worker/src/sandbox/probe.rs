@@ -231,7 +231,22 @@ impl Probe {
     }
 }
 
+/// Runs the probe with this Python in a sandbox like that of a session.
+///
+/// # Errors
+/// If no sandbox starts, or the probe reaches something outside.
 pub(super) async fn run(
+    sandbox: &Sandbox,
+    python: &Path,
+    runtime_folder: &Path,
+) -> Result<(), SandboxError> {
+    match sandbox {
+        Sandbox::Bubblewrap(bubblewrap) => run_inside(bubblewrap, python, runtime_folder).await,
+        Sandbox::Landlock(landlock) => run_confined(landlock, python, runtime_folder).await,
+    }
+}
+
+async fn run_inside(
     bubblewrap: &Bubblewrap,
     python: &Path,
     runtime_folder: &Path,
@@ -250,7 +265,7 @@ pub(super) async fn run(
 /// Confines the Python process that runs it. [`PROGRAM`] follows.
 const CONFINED: &str = "from baton_shim.session import confinement\nconfinement.confine()\n";
 
-pub(super) async fn run_confined(
+async fn run_confined(
     landlock: &Landlock,
     python: &Path,
     runtime_folder: &Path,

@@ -9,7 +9,7 @@
 use super::{
     SessionLog, StartError,
     life::Life,
-    start::Starting,
+    starting::Starting,
     zygote::{ForkRequest, Parked, Spare, Zygote, bytes, variables},
 };
 use crate::{

@@ -6,6 +6,7 @@ use super::{
     Keepers, LAST_BREATH, Session, SessionLog, StartError, environment,
     launch::{self, Confinement, Launch, Launched},
     life::Life,
+    starting::PATIENCE,
     watching,
     zygote::Zygote,
 };
@@ -38,9 +39,6 @@ use std::{
     time::Duration,
 };
 use tokio::{process::Command, sync::mpsc::UnboundedReceiver};
-
-/// How long a session may take to start. Python on a slow network folder is slow.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The variables with the notebook's folder and the folder of its mirror. The shim translates paths between them.
 const NOTEBOOK_FOLDER: &str = "BATON_NOTEBOOK_FOLDER";
@@ -359,33 +357,6 @@ async fn greeted(
             python: python.to_owned(),
             found: found.clone(),
         }),
-    }
-}
-
-/// Ends the processes of a start that fails or is cancelled.
-pub(super) struct Starting {
-    process: Pid,
-    mark: Option<String>,
-}
-
-impl Starting {
-    pub(super) fn new(process: Pid, mark: String) -> Self {
-        Self {
-            process,
-            mark: Some(mark),
-        }
-    }
-
-    fn finish(mut self) -> String {
-        self.mark.take().unwrap_or_default()
-    }
-}
-
-impl Drop for Starting {
-    fn drop(&mut self) {
-        if let Some(mark) = &self.mark {
-            processes::end_all(self.process, mark, &[]);
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The reasons for which a session does not start.
 
-use super::{start::PATIENCE, zygote::ZygoteError};
+use super::{starting::PATIENCE, zygote::ZygoteError};
 use crate::sandbox::SandboxError;
 use baton_humanize::with_causes;
 use baton_jupyter_wire::{folder::FolderError, shim::ShimError};

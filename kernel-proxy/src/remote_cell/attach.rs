@@ -8,12 +8,14 @@
 
 use super::{
     CONNECT_PATIENCE, RemoteCells,
-    cell::{RemoteCell, Stop},
+    cell::RemoteCell,
     failure::Failure,
     file_changes,
     link::{JobUpdate, Step},
     status_line::Waiting,
+    stop::Stop,
     transfer,
+    waits::connect,
 };
 use baton_chunks::Ledger;
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
@@ -65,8 +67,7 @@ pub(crate) async fn attach(
 
 async fn steps(cells: &mut RemoteCells, cell: &mut RemoteCell<'_>) -> Result<(), Stop> {
     cells.link.wake().await;
-    cell.connect(&mut cells.link, &cells.display, CONNECT_PATIENCE)
-        .await?;
+    connect(cell, &mut cells.link, &cells.display, CONNECT_PATIENCE).await?;
     cells.link.attach(cell.job).await;
     let end = follow(cells, cell).await?;
     let files = files_left(cells, cell, &end).await?;
@@ -172,9 +173,7 @@ async fn receive_left(
     manifest: Manifest,
     about: AboutState,
 ) -> Result<(OwnedFd, AboutState, Delta), Stop> {
-    let broker = cell
-        .connect(&mut cells.link, &cells.display, cells.patience)
-        .await?;
+    let broker = connect(cell, &mut cells.link, &cells.display, cells.patience).await?;
     let receiving = transfer::receive_chunks(manifest, Ledger::default(), &broker.chunks);
     let received = tokio::select! {
         received = receiving => received,

@@ -1,30 +1,25 @@
-//! The running cell: what its steps share, its waits, and how the shim ends it.
+//! The running cell: what its steps share, its messages to the shim, and how the shim ends it.
 
 use super::{
     deferred::Applied,
-    display::Display,
     failure::{Failure, last_digits},
-    link::{BrokerAccess, Link, Status},
+    link::{BrokerAccess, Status},
     notebook_files::NotebookFiles,
     session_state::SessionState,
-    silence::Silence,
     status_line::StatusLine,
-    transfer,
+    stop::{Connection, Stop},
 };
 use crate::relay::{MessageNumber, ParentCell};
-use baton_chunks::Ledger;
-use baton_humanize::with_causes;
 use baton_jupyter_wire::{
     message::{iopub_topic, message_type},
     shim::{ShimReader, ShimWriter},
 };
 use baton_protocol::{
-    CallId, Cell, ClientJob, GroupId, JobId, JobKind, Outcome, Output, State,
+    CallId, Cell, ClientJob, GroupId, JobId, JobKind, Outcome, Output,
     files::NotebookFolder,
-    proxy::FromProxy,
     shim::{Attach, FromNotebook, Ran, Run, Snapshot, ToNotebook},
 };
-use baton_transport::{Attempts, HeldMemory, Received, frames::FrameError};
+use baton_transport::HeldMemory;
 use bytes::Bytes;
 use std::{collections::VecDeque, time::Duration};
 use tokio::time::Instant;
@@ -76,42 +71,6 @@ struct OutputTarget {
     parent: ParentCell,
     captured: bool,
     quiet: bool,
-}
-
-/// Whether a cell can reach the broker now.
-pub(super) enum Connection {
-    Up(BrokerAccess),
-    /// It is worth waiting for.
-    Down {
-        reason: Option<String>,
-    },
-}
-
-/// Why a cell ends without a result.
-pub(super) enum Stop {
-    Cancelled,
-    /// The shim accepts no more messages about the cell.
-    GivenUp,
-    Replaced(Box<Run>),
-    /// The kernel is about to end, and asks with this call how to save its variables.
-    Ending(CallId),
-    KernelGone,
-    Failed(Box<Failure>),
-    /// The cell's changes do not fit here, and another call can attach the cell.
-    Detached(Box<Failure>),
-    Shim(FrameError),
-}
-
-impl From<FrameError> for Stop {
-    fn from(error: FrameError) -> Self {
-        Self::Shim(error)
-    }
-}
-
-impl From<Failure> for Stop {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(Box::new(failure))
-    }
 }
 
 impl<'a> RemoteCell<'a> {
@@ -270,31 +229,6 @@ impl<'a> RemoteCell<'a> {
         self.began.elapsed()
     }
 
-    /// Waits until the broker is connected, unless further attempts cannot succeed.
-    pub(super) async fn connect(
-        &mut self,
-        link: &mut Link,
-        display: &Display,
-        patience: Duration,
-    ) -> Result<BrokerAccess, Stop> {
-        let since = Instant::now();
-        loop {
-            let reason = match self.connection(link.status())? {
-                Connection::Up(broker) => return Ok(broker),
-                Connection::Down { reason } => reason,
-            };
-            if since.elapsed() > patience {
-                return Err(Failure::no_answer(reason.as_deref(), self.job, self.started).into());
-            }
-            let refresh = self.status_line.next_refresh(self.now());
-            tokio::select! {
-                () = link.status_changed() => {}
-                () = tokio::time::sleep(refresh) => display.refresh_status_line(self).await?,
-                stop = self.stopped() => return Err(stop),
-            }
-        }
-    }
-
     /// What the link's status means for this cell.
     pub(super) fn connection(&self, status: Status) -> Result<Connection, Stop> {
         match status {
@@ -315,12 +249,6 @@ impl<'a> RemoteCell<'a> {
             "comm_close" => self.comms.retain(|comm| *comm != comm_of(&topic())),
             _ => {}
         }
-    }
-
-    /// Asks the broker to cancel the job.
-    pub(super) async fn cancel(&self, link: &Link, silence: &mut Silence) {
-        link.send(FromProxy::Cancel { job: self.job }).await;
-        silence.cancel_sent();
     }
 
     /// Tells the shim that its memory has been read. Messages to the broker are sent first: the
@@ -360,47 +288,6 @@ impl<'a> RemoteCell<'a> {
             stop = self.stopped() => return Err(stop),
         };
         folder.map_err(|error| Failure::files(&error, self.job).into())
-    }
-
-    /// Retries until `patience` ends, because the result exists only on the worker.
-    pub(super) async fn receive_state(
-        &mut self,
-        link: &mut Link,
-        display: &Display,
-        mut state: State,
-        mut ledger: Ledger,
-        patience: Duration,
-    ) -> Result<Received, Stop> {
-        let mut attempts = Attempts::new(patience);
-        let held = self.held.take();
-        loop {
-            let broker = self.connect(link, display, patience).await?;
-            // State in memory can be fetched only once.
-            let again = matches!(state, State::Chunks(_)).then(|| (state.clone(), ledger.clone()));
-            let received = tokio::select! {
-                received = transfer::receive(state, ledger, held.as_ref(), &broker.chunks) => received,
-                stop = self.stopped() => return Err(stop),
-            };
-            let error = match received {
-                Ok(received) => {
-                    self.held = held;
-                    return Ok(received);
-                }
-                Err(error) => error,
-            };
-            let Some((again, delay)) = again.zip(attempts.delay_after(&error)) else {
-                return Err(Failure::result_lost(&error, self.job).into());
-            };
-            tracing::info!(
-                error = with_causes(&error),
-                "A cell's result could not be fetched yet"
-            );
-            (state, ledger) = again;
-            tokio::select! {
-                () = tokio::time::sleep(delay) => {}
-                stop = self.stopped() => return Err(stop),
-            }
-        }
     }
 
     /// Waits until the shim has applied the changes (true), or has kept everything as it was before the cell (false).

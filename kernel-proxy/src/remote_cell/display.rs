@@ -3,11 +3,7 @@
 //! In: outputs of the job, and the cell's status. Out: iopub messages for all clients; for captured cells, outputs to
 //! the shim.
 
-use super::{
-    cell::{RemoteCell, Stop},
-    iopub,
-    output_history::OutputHistory,
-};
+use super::{cell::RemoteCell, iopub, output_history::OutputHistory, stop::Stop};
 use crate::{
     config::Audience,
     relay::{Relay, is_visible},

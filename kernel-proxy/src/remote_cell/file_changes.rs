@@ -1,11 +1,13 @@
 //! A cell's changes to files: applied to the notebook's folder with the variables, or undone with them.
 
 use super::{
-    cell::{RemoteCell, Stop},
+    cell::RemoteCell,
     display::Display,
     failure::Failure,
     link::Link,
     notebook_files::{NotebookFiles, is_much},
+    stop::Stop,
+    waits::connect,
 };
 use baton_humanize::with_causes;
 use baton_mirror::{Committed, FilesError};
@@ -31,7 +33,7 @@ pub(super) async fn apply(
     let Some(changes) = changes else {
         return Ok(None);
     };
-    let broker = cell.connect(link, display, patience).await?;
+    let broker = connect(cell, link, display, patience).await?;
     let staged = tokio::select! {
         staged = files.stage(&changes, &broker.chunks) => staged,
         stop = cell.stopped() => return Err(stop),

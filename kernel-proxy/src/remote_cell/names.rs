@@ -7,10 +7,11 @@
 //! answer must arrive or the cell fails.
 
 use super::{
-    cell::{RemoteCell, Stop},
+    cell::RemoteCell,
     failure::Failure,
     link::{BrokerAccess, Link},
     session_state::SessionState,
+    stop::Stop,
     transfer::{Sent, Transfer},
 };
 use baton_protocol::{Answer, StateVersion, shim::Snapshot};

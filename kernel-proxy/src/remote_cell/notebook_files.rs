@@ -195,7 +195,7 @@ impl NotebookFiles {
     pub(super) async fn commit(&self, staged: Staged) -> Result<Committed, FilesError> {
         let Staged { staging, paths } = staged;
         lock(&self.shared).listing.touched(paths);
-        let committed = spawn_blocking(move || staging.commit()).await?;
+        let committed = spawn_blocking(move || baton_mirror::commit(staging)).await?;
         let mut shared = lock(&self.shared);
         let written = committed.written.iter().cloned();
         shared.listing.is_as_in_mirror(written);

@@ -1,9 +1,7 @@
 //! How long a submitted cell waits for a broker that does not answer.
 
-use super::{
-    cell::{RemoteCell, Stop},
-    failure::Failure,
-};
+use super::{cell::RemoteCell, failure::Failure, link::Link, stop::Stop};
+use baton_protocol::{JobId, proxy::FromProxy};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -23,8 +21,9 @@ pub(super) struct Silence {
 }
 
 impl Silence {
-    /// The broker was asked to cancel the job.
-    pub(super) fn cancel_sent(&mut self) {
+    /// Asks the broker to cancel the job.
+    pub(super) async fn cancel(&mut self, job: JobId, link: &Link) {
+        link.send(FromProxy::Cancel { job }).await;
         self.cancelling = true;
         self.until = Some(Instant::now() + CANCEL_PATIENCE);
     }

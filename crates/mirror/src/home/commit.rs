@@ -22,7 +22,11 @@ use baton_protocol::files::{Base, Change, RelativePath, Stamp};
 use std::{fmt, io, path::Path};
 
 /// Puts everything in place. What cannot be changed stays as it was, with a note for the student.
-pub(super) fn commit(staging: Staging, changes: Vec<(Change, Option<Below>)>) -> Committed {
+///
+/// The hidden folder is gone before the cell ends: the student's next cell may list this folder.
+#[must_use]
+pub fn commit(mut staging: Staging) -> Committed {
+    let changes = staging.take_changes();
     let mut commit = Commit {
         staging,
         trash: None,

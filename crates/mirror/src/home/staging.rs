@@ -1,8 +1,7 @@
 //! A hidden folder beside the notebook, in which everything that a cell wrote waits until all of it has arrived.
 //!
-//! **Invariant:** nothing outside of the hidden folder changes before [`Staging::commit`].
+//! **Invariant:** nothing outside of the hidden folder changes before [`commit`](super::commit::commit).
 
-use super::commit::{Committed, commit};
 use crate::{
     FilesError, Root,
     errors::at,
@@ -73,13 +72,9 @@ impl Staging {
         }
     }
 
-    /// Puts everything in place. What cannot be changed stays as it was, with a note for the student.
-    ///
-    /// The hidden folder is gone before the cell ends: the student's next cell may list this folder.
-    #[must_use]
-    pub fn commit(mut self) -> Committed {
-        let changes = std::mem::take(&mut self.changes);
-        commit(self, changes)
+    /// Everything that was added, with the files that wait.
+    pub(super) fn take_changes(&mut self) -> Vec<(Change, Option<Below>)> {
+        std::mem::take(&mut self.changes)
     }
 }
 

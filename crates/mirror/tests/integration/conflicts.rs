@@ -156,7 +156,7 @@ fn a_moved_link_is_a_new_one() {
     };
     let mut staging = pair.stage().unwrap();
     assert!(staging.add(moved).unwrap().is_none());
-    let committed = staging.commit();
+    let committed = baton_mirror::commit(staging);
     assert_eq!(committed.notes.len(), 1, "{:?}", committed.notes);
     committed.keep();
     assert!(fs::symlink_metadata(pair.home.join("link")).is_err());
@@ -177,7 +177,7 @@ fn what_never_travels_is_not_written_by_a_worker() {
         let linked = Change::Linked { path, over, target };
         assert!(staging.add(linked).unwrap().is_none());
     }
-    let committed = staging.commit();
+    let committed = baton_mirror::commit(staging);
     assert_eq!(committed.notes.len(), 3, "{:?}", committed.notes);
     committed.keep();
     assert_eq!(tree(&pair.home), before);

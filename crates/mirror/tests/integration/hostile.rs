@@ -336,7 +336,7 @@ proptest! {
                         pair.write(file, &content);
                     }
                 }
-                let committed = staging.commit();
+                let committed = baton_mirror::commit(staging);
                 if undone {
                     committed.undo();
                 } else {

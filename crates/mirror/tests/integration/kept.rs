@@ -79,7 +79,7 @@ fn a_folder_where_nothing_may_be_written_costs_no_file() {
             let mut pair = cell();
             let home = pair.home.clone();
             let committed = commit(&mut pair, |staging| {
-                with_border(Errno::EACCES, || staging.commit())
+                with_border(Errno::EACCES, || baton_mirror::commit(staging))
             });
             let notes = committed.keep();
             assert_eq!(notes.len(), 3, "{notes:?}");
@@ -98,7 +98,7 @@ fn both_versions_stay_on_another_file_system() {
         let home = pair.home.clone();
         fs::write(home.join("mounted/old.csv"), "of somebody else").unwrap();
         let committed = commit(&mut pair, |staging| {
-            with_border(Errno::EXDEV, || staging.commit())
+            with_border(Errno::EXDEV, || baton_mirror::commit(staging))
         });
         let notes = committed.keep();
         assert_eq!(notes.len(), 1, "{notes:?}");
@@ -119,7 +119,7 @@ fn a_file_system_without_times_and_permissions_gets_the_bytes() {
                 fs::create_dir(pair.at("made")).unwrap();
                 let committed = commit(&mut pair, |staging| {
                     without_times_and_permissions(Errno::EPERM, || {
-                        with_border(Errno::from_raw(border), || staging.commit())
+                        with_border(Errno::from_raw(border), || baton_mirror::commit(staging))
                     })
                 });
                 let notes = committed.keep();
@@ -149,7 +149,9 @@ fn whatever_fails_no_bytes_are_lost() {
                 sticky: false,
             };
             let committed = commit(&mut pair, |staging| {
-                with_border(Errno::EXDEV, || full.during(|| staging.commit()))
+                with_border(Errno::EXDEV, || {
+                    full.during(|| baton_mirror::commit(staging))
+                })
             });
             if undo {
                 committed.undo();

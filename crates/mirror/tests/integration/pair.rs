@@ -117,7 +117,7 @@ impl Pair {
     }
 
     pub(crate) fn commit(&mut self, scan: Scan) -> Committed {
-        self.commit_by(scan, Staging::commit)
+        self.commit_by(scan, baton_mirror::commit)
     }
 
     pub(crate) fn commit_by(
