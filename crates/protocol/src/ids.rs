@@ -16,6 +16,12 @@ macro_rules! id {
             pub fn random() -> Self {
                 Self(Uuid::now_v7())
             }
+
+            /// The last digits, as in messages, tables and pages. The first ones are a time, so many ids share them.
+            #[must_use]
+            pub fn short(self) -> String {
+                self.to_string().split_off(24)
+            }
         }
 
         impl fmt::Display for $name {
@@ -84,5 +90,18 @@ impl HeldKey {
 impl fmt::Debug for HeldKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("HeldKey(hidden)")
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_short_form_of_an_id_is_its_last_digits() {
+        let job: JobId = "0196b3f0a1c27d3e8f00112233445566".parse().unwrap();
+        assert_eq!(job.short(), "33445566");
+        assert!(job.to_string().ends_with(&job.short()));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     deferred::Applied,
-    failure::{Failure, last_digits},
+    failure::Failure,
     link::{BrokerAccess, Status},
     notebook_files::NotebookFiles,
     session_state::SessionState,
@@ -187,7 +187,7 @@ impl<'a> RemoteCell<'a> {
 
     pub(super) fn ran(&self) -> Ran {
         Ran {
-            job: last_digits(self.job),
+            job: self.job.short(),
             worker: self.worker.clone(),
             gpu_time: self.status_line.gpu_time_left(),
         }

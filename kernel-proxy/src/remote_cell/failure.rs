@@ -25,11 +25,6 @@ pub(super) fn cannot_use(obstacle: &Obstacle) -> String {
     )
 }
 
-/// The form of a job's id in messages, tables and pages.
-pub(super) fn last_digits(job: JobId) -> String {
-    job.to_string().split_off(24)
-}
-
 /// The end of a call that returns no result.
 #[derive(Debug)]
 pub(super) struct Failure {
@@ -40,7 +35,7 @@ pub(super) struct Failure {
 impl Failure {
     /// The job lets staff find what happened.
     pub(super) fn new(outcome: Outcome, mut error: RemoteError, job: JobId) -> Self {
-        let short = last_digits(job);
+        let short = job.short();
         error.hint = Some(match error.hint {
             Some(hint) => format!("{hint} (job {short})"),
             None => format!("if you ask your course staff about this, name job {short}"),

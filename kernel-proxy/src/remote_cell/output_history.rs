@@ -3,7 +3,7 @@
 //!
 //! **Invariant:** pure, and bounded: the oldest output is dropped first.
 
-use baton_protocol::{CallId, Output};
+use baton_protocol::{CallId, Output, outbox::output_bytes};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Limits for all outputs together. `MOST_BYTES` counts only the content of outputs.
@@ -26,12 +26,12 @@ impl OutputHistory {
         if output.kind.starts_with("comm_") {
             return;
         }
-        self.bytes += bytes_of(output);
+        self.bytes += output_bytes(output);
         self.outputs.push_back((call, output.clone()));
         while (self.bytes > MOST_BYTES || self.outputs.len() > MOST_OUTPUTS)
             && let Some((call, oldest)) = self.outputs.pop_front()
         {
-            self.bytes -= bytes_of(&oldest);
+            self.bytes -= output_bytes(&oldest);
             *self.dropped.entry(call).or_default() += 1;
         }
         while self.dropped.len() > MOST_CALLS {
@@ -45,11 +45,6 @@ impl OutputHistory {
         let missing = self.dropped.get(&call).copied().unwrap_or_default();
         (its_own.map(|(_, output)| output.clone()).collect(), missing)
     }
-}
-
-fn bytes_of(output: &Output) -> usize {
-    let buffers: usize = output.buffers.iter().map(bytes::Bytes::len).sum();
-    output.content.len() + output.metadata.len() + buffers
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ pub(in crate::commands) fn jobs(jobs: &[Job], now_ms: i64) -> String {
     let rows = jobs.iter().map(|job| {
         let until_ms = job.started_ms.or(job.finished_ms).unwrap_or(now_ms);
         [
-            short(job),
+            job.job.short(),
             state(job).to_owned(),
             job.person.clone(),
             course(job.course.as_deref()),
@@ -196,7 +196,7 @@ pub(super) fn explanation(explanation: &Explanation, now_ms: i64) -> String {
     let mut lines = vec![
         format!(
             "Job {} of {} ({}, {})",
-            short(job),
+            job.job.short(),
             job.person,
             course(job.course.as_deref()),
             job.notebook
@@ -256,12 +256,6 @@ fn ahead(ahead: &Ahead) -> String {
         1 => format!("1 job is ahead because {because}."),
         jobs => format!("{jobs} jobs are ahead because {because}."),
     }
-}
-
-/// The short form of the job's id, as in error messages and on pages.
-fn short(job: &Job) -> String {
-    let digits = job.job.to_string();
-    digits[digits.len() - 8..].to_owned()
 }
 
 fn state(job: &Job) -> &'static str {
