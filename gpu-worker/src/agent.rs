@@ -20,6 +20,7 @@ use self::{
 };
 use crate::{
     context::Context,
+    deadline::at,
     gpu, host_memory,
     life_end::LifeEnd,
     link::{Link, LinkEvent},
@@ -40,7 +41,7 @@ use std::{
 };
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, MissedTickBehavior, sleep_until},
+    time::{Instant, MissedTickBehavior},
 };
 
 pub(crate) use self::trial::first_trial;
@@ -53,13 +54,18 @@ const LOST_GPU_GRACE: Duration = Duration::from_secs(10);
 /// within 45 s, and then allows it a grace period.
 const PREDECESSOR: Duration = Duration::from_secs(60);
 
+/// What the worker announces to the broker of its machine.
+pub(crate) struct Announced {
+    pub(crate) devices: Vec<Device>,
+    pub(crate) machine: Machine,
+}
+
 pub(crate) struct Agent {
     context: Arc<Context>,
     worker: WorkerId,
     /// Empty until the broker has chosen it. The worker keeps that name when it reconnects, also to a restarted broker.
     name: String,
-    devices: Vec<Device>,
-    machine: Machine,
+    announced: Announced,
     link: Link,
     jobs: Jobs,
     notebooks: Notebooks,
@@ -104,7 +110,7 @@ enum Event {
 impl Agent {
     pub(crate) async fn run(
         context: Arc<Context>,
-        (devices, machine): (Vec<Device>, Machine),
+        announced: Announced,
         failing: Option<String>,
         mut stop: watch::Receiver<Stop>,
     ) -> anyhow::Result<()> {
@@ -113,7 +119,7 @@ impl Agent {
         let mut waiting = context.sharing.waiting();
         let mut offers = context.environments.changes();
         let (reports, mut reported) = mpsc::unbounded_channel();
-        let mut agent = Self::new(context, (devices, machine), failing, reports);
+        let mut agent = Self::new(context, announced, failing, reports);
         let preparing = preparation::begin(&agent.context);
         let mut load = tokio::time::interval(LOAD_INTERVAL);
         load.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -155,7 +161,7 @@ impl Agent {
 
     fn new(
         context: Arc<Context>,
-        (devices, machine): (Vec<Device>, Machine),
+        announced: Announced,
         failing: Option<String>,
         reports: mpsc::UnboundedSender<Report>,
     ) -> Self {
@@ -166,8 +172,7 @@ impl Agent {
             jobs: Jobs::new(reports.clone()),
             notebooks: Notebooks::new(Arc::clone(&context), reports.clone()),
             context,
-            devices,
-            machine,
+            announced,
             leave: Leave::default(),
             last_used: Instant::now(),
             stays_until: None,
@@ -214,10 +219,10 @@ impl Agent {
             protocol_version: baton_protocol::PROTOCOL_VERSION,
             worker: self.worker,
             name: self.name.clone(),
-            devices: self.devices.clone(),
+            devices: self.announced.devices.clone(),
             machine: Machine {
                 environments: self.context.environments.offered(),
-                ..self.machine.clone()
+                ..self.announced.machine.clone()
             },
             slots: u32::try_from(self.context.slots).unwrap_or(u32::MAX),
             sessions: sessions.warm,
@@ -545,13 +550,6 @@ async fn asked(stop: &mut watch::Receiver<Stop>) -> Stop {
         Ok(()) => *stop.borrow_and_update(),
         // The sender is gone, so no request can follow.
         Err(_) => std::future::pending().await,
-    }
-}
-
-async fn at(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => sleep_until(instant).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -116,6 +116,22 @@ impl Ending {
     }
 }
 
+/// A job that is over, and its session.
+pub(crate) struct Ended {
+    pub(crate) ending: Ending,
+    /// `None` if no cell was sent to it, or it can no longer be used.
+    pub(crate) session: Option<Session>,
+}
+
+impl Ended {
+    pub(crate) fn without_session(ending: Ending) -> Self {
+        Self {
+            ending,
+            session: None,
+        }
+    }
+}
+
 /// Runs the job and reports how it ended. Returns the session if it can be used again, or if only it has what the
 /// notebook lacks.
 pub(crate) async fn run_job(
@@ -130,7 +146,10 @@ pub(crate) async fn run_job(
         session = None;
     }
     let revoked = job.revoked.clone();
-    let (mut ending, mut used) = tokio::select! {
+    let Ended {
+        mut ending,
+        session: mut used,
+    } = tokio::select! {
         end = prepare_and_run(context, &mut session, deferred, &mut job) => end,
         () = revoked.cancelled() => return kept(session, deferred),
     };
@@ -181,7 +200,7 @@ async fn prepare_and_run(
     session: &mut Option<Session>,
     deferred: &mut Deferred,
     job: &mut Job,
-) -> (Ending, Option<Session>) {
+) -> Ended {
     let cancelled = job.cancelled.clone();
     let prepared = tokio::select! {
         prepared = wake_and_prepare(context, session, deferred, job) => prepared,
@@ -193,7 +212,7 @@ async fn prepare_and_run(
             deferred.lose_session();
             cell::run_cell(context, ready, job).await
         }
-        Err(ending) => (ending, None),
+        Err(ending) => Ended::without_session(ending),
     }
 }
 

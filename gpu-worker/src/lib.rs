@@ -14,6 +14,7 @@ mod agent;
 mod batch;
 mod calls;
 mod context;
+mod deadline;
 mod device;
 mod disk;
 mod environments;
@@ -37,7 +38,7 @@ mod stop;
 mod transfer;
 
 use crate::{
-    agent::Agent,
+    agent::{Agent, Announced},
     context::Context,
     environments::Environments,
     gpu::{CUDA_VISIBLE_DEVICES, GpuMode, MONITORING, Reading, Sharing},
@@ -155,7 +156,10 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
     let gpus = reading.borrow().clone();
     let devices = device::detect(&gpus);
     let end = config.leaves_at.map(LifeEnd::new);
-    let machine = describe_machine(&config, gpus, end.as_ref()).await;
+    let announced = Announced {
+        devices,
+        machine: describe_machine(&config, gpus, end.as_ref()).await,
+    };
     let sharing = share_gpus(&config, &reading).await?;
     let sandbox = open_sandbox(&config).await?;
     let slots = match config.slots {
@@ -186,7 +190,7 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
     };
     let context = Arc::new(context);
     match agent::first_trial(&context, &mut stop).await {
-        Some(failing) => Agent::run(context, (devices, machine), failing, stop).await,
+        Some(failing) => Agent::run(context, announced, failing, stop).await,
         None => Ok(()),
     }
 }

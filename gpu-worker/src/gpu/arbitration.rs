@@ -9,13 +9,14 @@ mod sessions;
 
 use self::{rooms::Rooms, sessions::Sessions};
 use super::{Admission, Cell, HostRoom, Lone, Monitored, Token, Usage};
+use crate::deadline::at;
 use baton_interposer::wire::{FromSession, Hello, ToSession};
 use baton_scheduling::arbiter::{Action, Arbiter, Event, SessionId, Settings};
 use nix::unistd::Pid;
 use std::{convert::Infallible, sync::Arc};
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
-    time::{Instant, sleep_until},
+    time::Instant,
 };
 
 /// Marks the ids of the arbiter's sessions that stand for memory that cannot leave the GPU.
@@ -390,12 +391,5 @@ impl Arbitration {
             Action::End { session, reason } => sessions.kill(session, reason),
             Action::Release(session) => sessions.set_released(session, true),
         }
-    }
-}
-
-async fn at(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => sleep_until(instant).await,
-        None => std::future::pending().await,
     }
 }

@@ -25,12 +25,13 @@ use self::{
     outputs::{Answered, Outputs, Question},
 };
 use super::{
-    Ending, Job,
+    Ended, Ending, Job,
     deferred_state::{DeferredChannels, DeferredState},
     prepare::Ready,
 };
 use crate::{
     context::Context,
+    deadline::at,
     gpu,
     life_end::LifeEnd,
     messages, processes,
@@ -42,25 +43,21 @@ use baton_protocol::{
     Cell, Finished, JobEvent, Outcome, RemoteError, State, StateVersion, Usage,
     shim::{Delta, FromSession, Snapshot, ToSession},
 };
-use baton_transport::{Received, frames::FrameError};
+use baton_transport::{Changes, Received, frames::FrameError};
 use futures_util::future::BoxFuture;
 use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::atomic::Ordering,
     time::Duration,
 };
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 const MEMORY_POLL: Duration = Duration::from_millis(250);
 
 /// How long to receive what a session has sent before its end.
 const LAST_OUTPUTS: Duration = Duration::from_secs(1);
 
-pub(crate) async fn run_cell(
-    context: &Context,
-    ready: Ready<'_>,
-    job: &mut Job,
-) -> (Ending, Option<Session>) {
+pub(crate) async fn run_cell(context: &Context, ready: Ready<'_>, job: &mut Job) -> Ended {
     let Ready {
         mut session,
         base,
@@ -91,7 +88,7 @@ pub(crate) async fn run_cell(
     // The session has received the file.
     drop(state.file);
     if let Err(ending) = begun {
-        return (ending, None);
+        return Ended::without_session(ending);
     }
     let mut run = RunningCell {
         context,
@@ -115,7 +112,7 @@ pub(crate) async fn run_cell(
     run.usage.gpu = gpu_use.usage;
     ending.finished.usage = run.usage;
     let session = run.keep_session(&ending).filter(|_| gpu_use.can_continue);
-    (ending, session)
+    Ended { ending, session }
 }
 
 async fn send_cell(
@@ -179,6 +176,17 @@ enum Phase<'context> {
     },
     /// Between two phases, and at the end.
     Over,
+}
+
+/// What the session reports when its cell has ended.
+struct CellEnd {
+    outcome: Outcome,
+    error: Option<RemoteError>,
+    /// What the cell changed.
+    snapshot: Snapshot,
+    /// What the session and the notebook held before.
+    ledger: Ledger,
+    deferred_bytes: u64,
 }
 
 enum Event {
@@ -345,7 +353,13 @@ impl RunningCell<'_> {
             ) => {
                 self.session.keeps = keeps;
                 self.ran_since(since);
-                self.on_finished((outcome, error), (state, ledger), deferred_bytes)
+                self.on_finished(CellEnd {
+                    outcome,
+                    error,
+                    snapshot: state,
+                    ledger,
+                    deferred_bytes,
+                })
             }
             (unexpected, phase) => {
                 self.phase = phase;
@@ -378,25 +392,25 @@ impl RunningCell<'_> {
     }
 
     /// Begins to collect what the cell left, unless it used too much memory.
-    fn on_finished(
-        &mut self,
-        (outcome, error): (Outcome, Option<RemoteError>),
-        (snapshot, ledger): (Snapshot, Ledger),
-        deferred_bytes: u64,
-    ) -> Option<Ending> {
+    fn on_finished(&mut self, end: CellEnd) -> Option<Ending> {
         gpu_use::report(&self.session, gpu::Cell::Ended);
         let bytes = processes::resident_of(self.session.kernel());
         if let Some(ending) = self.on_memory(Some(bytes)) {
             return Some(ending);
         }
-        let (outcome, error) = self.limits.outcome(outcome, error);
-        let state = (self.version, snapshot, ledger);
-        match collecting::begin(self.context, &mut self.session, &self.transport, state) {
+        let (outcome, error) = self.limits.outcome(end.outcome, end.error);
+        let changes = Changes {
+            kernel: self.session.kernel().as_raw(),
+            base: self.version,
+            snapshot: end.snapshot,
+            ledger: end.ledger,
+        };
+        match collecting::begin(self.context, &mut self.session, &self.transport, changes) {
             Ok(collected) => {
                 self.phase = Phase::Collecting {
                     outcome,
                     error,
-                    deferred_bytes,
+                    deferred_bytes: end.deferred_bytes,
                     collected,
                 };
                 None
@@ -564,11 +578,4 @@ impl RunningCell<'_> {
 async fn cancel_ignored(context: &Context, job: &Job) {
     job.cancelled.cancelled().await;
     tokio::time::sleep(context.config.cancel_grace).await;
-}
-
-async fn at(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => sleep_until(instant).await,
-        None => std::future::pending().await,
-    }
 }

@@ -8,7 +8,7 @@ use crate::{
     transfer::{NotTransferred, Transport, send_patiently},
 };
 use baton_chunks::Ledger;
-use baton_protocol::{RemoteError, State, StateVersion, outbox::state_bytes, shim::Snapshot};
+use baton_protocol::{RemoteError, State, outbox::state_bytes};
 use baton_transport::Changes;
 use futures_util::future::BoxFuture;
 
@@ -21,24 +21,18 @@ pub(super) type Collected = (
     Result<mirror::Collected, MirrorError>,
 );
 
-/// Begins to collect the snapshot that follows the version `base`. The session waits meanwhile, so it holds exactly
+/// Begins to collect what the cell changed. The session waits meanwhile, so it holds exactly
 /// what the cell left.
 pub(super) fn begin(
     context: &Context,
     session: &mut Session,
     transport: &Transport,
-    (base, snapshot, ledger): (StateVersion, Snapshot, Ledger),
+    changes: Changes,
 ) -> Result<BoxFuture<'static, Collected>, RemoteError> {
-    if snapshot.messages != base.messages {
+    if changes.snapshot.messages != changes.base.messages {
         let what = "The session and the worker count messages differently";
         return Err(messages::session_failed(what));
     }
-    let changes = Changes {
-        kernel: session.kernel().as_raw(),
-        base,
-        snapshot,
-        ledger,
-    };
     let state = send_patiently(context.access.clone(), transport.clone(), changes);
     let kernel = session.kernel();
     let mirror = session.mirror.as_mut();
