@@ -201,6 +201,36 @@ def test_a_long_function_is_found() -> None:
     assert dict(functions(code)) == {"one": 5, "three": 2}
 
 
+def unbounded_queues(code: str) -> Iterator[int]:
+    """The lines that make a queue without a limit, and have no comment above that says what bounds it."""
+    above = ""
+    for number, line in enumerate(code.splitlines(), 1):
+        comment = line.strip()
+        if re.search(r"\bunbounded(_channel)?(::<.*>)?\(\)", line) and "// Bounded by " not in above:
+            yield number
+        above = f"{above}{comment}" if comment.startswith("//") else ""
+
+
+def test_a_queue_is_bounded_or_a_comment_says_what_bounds_it() -> None:
+    programs = [ROOT / source for source in sources() if not source.startswith(("benches/", "tests/"))]
+    skipped = {path for source in programs for path in for_tests_only(source)}
+    files = {path for source in programs for path in source.rglob("*.rs") if not {path, *path.parents} & skipped}
+    found = {
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in files
+        for line in unbounded_queues(path.read_text().split("#[cfg(test)]\nmod tests {")[0])
+    }
+    assert found == set()
+
+
+def test_an_unbounded_queue_is_found() -> None:
+    code = (
+        "let a = channel(1);\n// Bounded by the\n// sessions.\nlet b = mpsc::unbounded_channel();\n"
+        "let c = unbounded_channel();\n// A queue.\nlet d = mpsc::unbounded_channel::<u8>();\n"
+    )
+    assert list(unbounded_queues(code)) == [5, 7]
+
+
 def leaves(tree: str) -> Iterator[str]:
     """The paths in a tree of `use`."""
     head, brace, inner = tree.partition("{")

@@ -118,6 +118,7 @@ impl Agent {
         let mut unserved = context.sharing.lost();
         let mut waiting = context.sharing.waiting();
         let mut offers = context.environments.changes();
+        // Bounded by the jobs: a session whose events the broker does not store in time has to wait (`EventSink::is_full`).
         let (reports, mut reported) = mpsc::unbounded_channel();
         let mut agent = Self::new(context, announced, failing, reports);
         let preparing = preparation::begin(&agent.context);

@@ -177,6 +177,7 @@ impl Gpu {
         settings: impl FnOnce(u64) -> Settings + Send + Sync + 'static,
         monitored: Option<Monitored>,
     ) -> Self {
+        // Bounded by the sessions: each sends a few requests for each cell, and most wait for the answer.
         let (requests, given) = mpsc::unbounded_channel();
         let (inputs, heard) = mpsc::channel(HEARD);
         let (accepted, to_serve) = mpsc::channel(ACCEPTED);

@@ -157,9 +157,9 @@ impl Relay {
         self.stage().cells.has_output(&cell.message_id)
     }
 
-    /// Returns a queue that receives all injections from now on. The queue itself is unbounded: its
-    /// viewer always empties it without waiting, and limits what it keeps.
+    /// Returns a queue that receives all injections from now on.
     fn join(&self) -> UnboundedReceiver<Arc<Injection>> {
+        // Bounded by the viewer, which always empties it without waiting, and limits what it keeps.
         let (sender, injections) = unbounded_channel();
         self.stage().viewers.push(sender);
         injections

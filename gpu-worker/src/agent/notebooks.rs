@@ -66,6 +66,7 @@ impl Notebooks {
             .retain(|of, entry| *of != notebook || !entry.jobs.is_closed());
         let entry = self.entries.entry(notebook).or_insert_with(|| {
             self.task_count += 1;
+            // Bounded by the worker's slots: the broker assigns no more jobs at a time.
             let (jobs, jobs_receiver) = mpsc::unbounded_channel();
             let reporter = Reporter {
                 notebook,

@@ -49,6 +49,7 @@ impl Observer {
         watched: Watched,
         mirror: Arc<Mutex<Mirror>>,
     ) -> (Self, mpsc::UnboundedReceiver<Opened>) {
+        // Bounded by `MOST_WAITING`: each message has one of the places.
         let (opens, opened) = mpsc::unbounded_channel();
         let placeholders = lock(&mirror).placeholders();
         let observer = Self {

@@ -192,6 +192,7 @@ async fn run(
     let mut ended: BTreeMap<usize, Ended> = BTreeMap::new();
     let mut running = FuturesUnordered::new();
     let mut interrupts: BTreeMap<usize, mpsc::Sender<()>> = BTreeMap::new();
+    // Bounded by the jobs: each has a few steps.
     let (step, mut steps) = mpsc::unbounded_channel();
     let mut look = interval(LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -101,6 +101,7 @@ impl Watched {
         mut on_step: impl FnMut(Step),
     ) -> anyhow::Result<End> {
         let mut step = None;
+        // Bounded by this loop, which receives every report before it lets the runner read more.
         let (reports, mut reported) = mpsc::unbounded_channel();
         let running = runner.run(
             baton_runner::Job {

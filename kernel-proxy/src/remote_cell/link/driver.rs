@@ -38,6 +38,7 @@ pub(in crate::remote_cell) fn open(
     let (update_sender, updates) = mpsc::channel(UPDATES);
     let (status_sender, status) = watch::channel(Status::Down { reason: None });
     let tries_anew = status_sender.clone();
+    // Bounded by the sessions that this notebook has had: there is one message for each.
     let (ended_sender, workers) = mpsc::unbounded_channel();
     let driver = Driver {
         choice,
