@@ -1,12 +1,12 @@
 //! Logging to stderr.
 
-use crate::settings::Surroundings;
+use crate::settings::ProcessEnvironment;
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 /// `BATON_LOG` selects what is logged; `default` applies without it.
-pub(crate) fn to_stderr(surroundings: &Surroundings, default: &str) {
-    let said = surroundings.variable("BATON_LOG");
+pub(crate) fn to_stderr(process: &ProcessEnvironment, default: &str) {
+    let said = process.variable("BATON_LOG");
     let filter = said.map(EnvFilter::try_new);
     let wrong = matches!(filter, Some(Err(_)));
     let filter = match filter {

@@ -22,18 +22,18 @@ use baton_gpu_worker::gpu::{sleep, trial};
 use cli::{Command, Parsed};
 use commands::run::{RunError, with_exit_code};
 use output::ERROR_PREFIX;
-use settings::{Settings, Surroundings};
+use settings::{ProcessEnvironment, Settings};
 use std::{ffi::OsString, process::ExitCode};
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let surroundings = Surroundings::here();
+    let process = ProcessEnvironment::here();
     // All arguments after `kernel` are for the notebook kernel, so none of them may be refused.
     let result = match arguments.split_first() {
         Some((command, rest)) if command == "kernel" && !cli::asks_for_help(rest) => {
-            commands::kernel::main(&surroundings, rest)
+            commands::kernel::main(&process, rest)
         }
-        _ => run(&surroundings, cli::parse(&arguments)),
+        _ => run(&process, cli::parse(&arguments)),
     };
     let result = result.and_then(|code| match output::missing() {
         None => Ok(code),
@@ -45,17 +45,17 @@ fn main() -> ExitCode {
     })
 }
 
-fn run(surroundings: &Surroundings, parsed: Parsed) -> anyhow::Result<ExitCode> {
+fn run(process: &ProcessEnvironment, parsed: Parsed) -> anyhow::Result<ExitCode> {
     let Parsed { command, flags } = parsed;
     match command {
         // It logs once it has left the terminal.
         Command::Up(_) => {}
         Command::Broker | Command::Chunks | Command::Worker => {
-            logging::to_stderr(surroundings, "info");
+            logging::to_stderr(process, "info");
         }
         // The Python program shows errors itself.
-        Command::Program(_) => logging::to_stderr(surroundings, "error"),
-        _ => logging::to_stderr(surroundings, "warn"),
+        Command::Program(_) => logging::to_stderr(process, "error"),
+        _ => logging::to_stderr(process, "warn"),
     }
     if matches!(
         command,
@@ -63,17 +63,17 @@ fn run(surroundings: &Surroundings, parsed: Parsed) -> anyhow::Result<ExitCode> 
     ) {
         service::hide_memory()?;
     }
-    let settings = || Settings::read(surroundings, flags.clone());
+    let settings = || Settings::read(process, flags.clone());
     match command {
-        Command::Up(of) => commands::up::main(surroundings, &settings()?, &of),
+        Command::Up(of) => commands::up::main(process, &settings()?, &of),
         Command::Broker => commands::broker::main(&settings()?),
         Command::Chunks => commands::chunks::main(&settings()?),
         Command::Worker => commands::worker::main(&settings()?),
-        Command::Config(of) => commands::config::main(surroundings, &of),
-        Command::Login(of) => commands::login::main(surroundings, &settings()?, &of),
-        Command::Install(of) => commands::install::main(surroundings, &of),
-        Command::Doctor(of) => commands::doctor::main(surroundings, settings(), &of),
-        Command::Env(of) => commands::env::main(surroundings, &settings()?, &of),
+        Command::Config(of) => commands::config::main(process, &of),
+        Command::Login(of) => commands::login::main(process, &settings()?, &of),
+        Command::Install(of) => commands::install::main(process, &of),
+        Command::Doctor(of) => commands::doctor::main(process, settings(), &of),
+        Command::Env(of) => commands::env::main(process, &settings()?, &of),
         Command::People(of) => commands::people::main(&settings()?, &of),
         Command::Status(of) => commands::status::main(&settings()?, &of),
         Command::Jobs(of) => commands::ask::jobs(&settings()?, &of),
@@ -105,7 +105,7 @@ fn run(surroundings: &Surroundings, parsed: Parsed) -> anyhow::Result<ExitCode> 
         Command::Files(of) => commands::files::main(&settings()?, &of),
         Command::Plan(of) => commands::plan::main(&of, settings),
         Command::Bench(of) => commands::bench::main(&settings()?, &of),
-        Command::Program(of) => commands::program::main(surroundings, &of),
+        Command::Program(of) => commands::program::main(process, &of),
         Command::Kernel(_) => anyhow::bail!("Jupyter starts the kernel"),
         Command::Sleep => {
             sleep::run_program()?;

@@ -5,11 +5,11 @@
 //! precedence over the environment, that over the file, and that over the default.
 
 mod kinds;
+mod process_environment;
 mod reference;
 pub(crate) mod secrets;
 mod shown;
 mod sources;
-mod surroundings;
 mod table;
 mod value;
 
@@ -29,10 +29,10 @@ use table::{
 };
 
 pub(crate) use kinds::{Dashboard, LeavesAt};
+pub(crate) use process_environment::ProcessEnvironment;
 pub(crate) use reference::reference;
 pub(crate) use shown::show;
 pub(crate) use sources::{CONFIGURATION_VARIABLE, SettingsError};
-pub(crate) use surroundings::Surroundings;
 pub(crate) use table::Setting;
 pub(crate) use value::Value;
 pub(crate) use value::{ListenAddress, Size};
@@ -92,7 +92,7 @@ settings! {
     token_file: Option<PathBuf> = "token_file",
     flag: Some(("token-file", and_clients!("broker", "worker", "chunks"))),
     default: Computed {
-        text: |surroundings| surroundings.credential("token"),
+        text: |process| process.credential("token"),
         described: "`$CREDENTIALS_DIRECTORY/token` with `LoadCredential=token:FILE` of systemd; for a broker that listens on TCP, `token` in `state_folder`, created at the first start",
     };
 
@@ -100,7 +100,7 @@ settings! {
     login_token_file: PathBuf = "login_token_file",
     flag: None,
     default: Computed {
-        text: |surroundings| surroundings.login_token().display().to_string(),
+        text: |process| process.login_token().display().to_string(),
         described: "`$XDG_CONFIG_HOME/baton/token`, else `~/.config/baton/token`",
     };
 
@@ -108,7 +108,7 @@ settings! {
     hub_token: Option<String> = "hub_token",
     flag: None,
     default: Computed {
-        text: |surroundings| surroundings.of_notebook_server("JUPYTERHUB_API_TOKEN"),
+        text: |process| process.of_notebook_server("JUPYTERHUB_API_TOKEN"),
         described: "`$JUPYTERHUB_API_TOKEN` in a notebook server of JupyterHub",
     }, secret: true;
 
@@ -146,7 +146,7 @@ settings! {
     environments_folder: PathBuf = "environments_folder",
     flag: Some(("environments-folder", &["env"])),
     default: Computed {
-        text: |surroundings| surroundings.data_folder().join("environments").display().to_string(),
+        text: |process| process.data_folder().join("environments").display().to_string(),
         described: "`$XDG_DATA_HOME/baton/environments`, else `~/.local/share/baton/environments`",
     };
 
@@ -154,7 +154,7 @@ settings! {
     runtime_folder: PathBuf = "runtime_folder",
     flag: Some(("runtime-folder", and_clients!("up", "worker"))),
     default: Computed {
-        text: |surroundings| surroundings.runtime_folder().display().to_string(),
+        text: |process| process.runtime_folder().display().to_string(),
         described: "`$XDG_RUNTIME_DIR/baton`, else `/tmp/baton-UID`",
     };
 
@@ -162,7 +162,7 @@ settings! {
     state_folder: PathBuf = "state_folder",
     flag: Some(("state-folder", &["broker", "chunks", "worker", "up"])),
     default: Computed {
-        text: |surroundings| surroundings.state_folder().display().to_string(),
+        text: |process| process.state_folder().display().to_string(),
         described: "`$XDG_STATE_HOME/baton`, else `/var/lib/baton` for root and `~/.local/state/baton` for others",
     };
 
@@ -265,7 +265,7 @@ settings! {
     broker_monitor_token_file: Option<PathBuf> = "broker.monitor_token_file",
     flag: Some(("monitor-token-file", &["broker"])),
     default: Computed {
-        text: |surroundings| surroundings.credential("monitor-token"),
+        text: |process| process.credential("monitor-token"),
         described: "`$CREDENTIALS_DIRECTORY/monitor-token` with `LoadCredential=monitor-token:FILE` of systemd; elsewhere none",
     };
 
@@ -278,7 +278,7 @@ settings! {
     broker_hub_api_url: Option<HttpUrl> = "broker.hub.api_url",
     flag: Some(("hub-api-url", &["broker"])),
     default: Computed {
-        text: |surroundings| surroundings.of_hub_service("JUPYTERHUB_API_URL"),
+        text: |process| process.of_hub_service("JUPYTERHUB_API_URL"),
         described: "`$JUPYTERHUB_API_URL` if the Hub itself starts the broker; otherwise none",
     };
 
@@ -286,7 +286,7 @@ settings! {
     broker_hub_token: Option<String> = "broker.hub.token",
     flag: None,
     default: Computed {
-        text: |surroundings| surroundings.of_hub_service("JUPYTERHUB_API_TOKEN"),
+        text: |process| process.of_hub_service("JUPYTERHUB_API_TOKEN"),
         described: "the contents of `broker.hub.token_file`; `$JUPYTERHUB_API_TOKEN` if the Hub itself starts the broker",
     }, secret: true;
 
@@ -294,7 +294,7 @@ settings! {
     broker_hub_token_file: Option<PathBuf> = "broker.hub.token_file",
     flag: Some(("hub-token-file", &["broker"])),
     default: Computed {
-        text: |surroundings| surroundings.credential("hub-token"),
+        text: |process| process.credential("hub-token"),
         described: "`$CREDENTIALS_DIRECTORY/hub-token` with `LoadCredential=hub-token:FILE` of systemd",
     };
 
@@ -302,7 +302,7 @@ settings! {
     broker_hub_service: String = "broker.hub.service",
     flag: Some(("hub-service", &["broker"])),
     default: Computed {
-        text: |surroundings| match surroundings.of_hub_service("JUPYTERHUB_SERVICE_NAME") {
+        text: |process| match process.of_hub_service("JUPYTERHUB_SERVICE_NAME") {
             name if name.is_empty() => "baton".to_owned(),
             name => name,
         },
@@ -393,7 +393,7 @@ settings! {
     worker_leaves_at: Option<LeavesAt> = "worker.leaves_at",
     flag: Some(("leaves-at", &["worker"])),
     default: Computed {
-        text: |surroundings| surroundings.variable("SLURM_JOB_END_TIME").unwrap_or_default().to_owned(),
+        text: |process| process.variable("SLURM_JOB_END_TIME").unwrap_or_default().to_owned(),
         described: "the end of its job in Slurm (`$SLURM_JOB_END_TIME`); elsewhere none",
     };
 
@@ -406,7 +406,7 @@ settings! {
     worker_environments: PathBuf = "worker.environments",
     flag: Some(("environments", &["worker", "up"])),
     default: Computed {
-        text: |surroundings| surroundings.cache_folder().join("environments").display().to_string(),
+        text: |process| process.cache_folder().join("environments").display().to_string(),
         described: "`$XDG_CACHE_HOME/baton/environments`, else `~/.cache/baton/environments`",
     };
 
@@ -414,7 +414,7 @@ settings! {
     worker_cache: PathBuf = "worker.cache",
     flag: Some(("cache", &["worker", "up"])),
     default: Computed {
-        text: |surroundings| surroundings.cache_folder().join("chunks").display().to_string(),
+        text: |process| process.cache_folder().join("chunks").display().to_string(),
         described: "`$XDG_CACHE_HOME/baton/chunks`, else `~/.cache/baton/chunks`",
     };
 
@@ -538,8 +538,8 @@ settings! {
 pub(crate) type Flags = BTreeMap<&'static str, String>;
 
 impl Settings {
-    pub(crate) fn read(surroundings: &Surroundings, flags: Flags) -> Result<Self, SettingsError> {
-        Self::from_sources(&Sources::gather(surroundings, flags, TABLE)?)
+    pub(crate) fn read(process: &ProcessEnvironment, flags: Flags) -> Result<Self, SettingsError> {
+        Self::from_sources(&Sources::gather(process, flags, TABLE)?)
     }
 }
 

@@ -1,7 +1,7 @@
 //! `baton config`: the current configuration, and all settings.
 
 use super::broker;
-use crate::settings::{self, CONFIGURATION_VARIABLE, Flags, Settings, Surroundings};
+use crate::settings::{self, CONFIGURATION_VARIABLE, Flags, ProcessEnvironment, Settings};
 use anyhow::Context;
 use baton_broker::PoolSettings;
 use clap::Subcommand;
@@ -21,10 +21,10 @@ pub(crate) enum Config {
     Reference,
 }
 
-pub(crate) fn main(surroundings: &Surroundings, of: &Config) -> anyhow::Result<ExitCode> {
+pub(crate) fn main(process: &ProcessEnvironment, of: &Config) -> anyhow::Result<ExitCode> {
     match of {
-        Config::Check { file } => check(surroundings, file.as_ref())?,
-        Config::Show => show(surroundings)?,
+        Config::Check { file } => check(process, file.as_ref())?,
+        Config::Show => show(process)?,
         Config::Reference => out!("{}", settings::reference()),
     }
     Ok(ExitCode::SUCCESS)
@@ -32,9 +32,9 @@ pub(crate) fn main(surroundings: &Surroundings, of: &Config) -> anyhow::Result<E
 
 /// Checks everything that can be wrong before a program runs. Files named by settings are not
 /// checked: they may be on other machines.
-fn check(surroundings: &Surroundings, file: Option<&PathBuf>) -> anyhow::Result<()> {
+fn check(process: &ProcessEnvironment, file: Option<&PathBuf>) -> anyhow::Result<()> {
     // A variable would hide what a file says.
-    let mut of_files = surroundings.clone();
+    let mut of_files = process.clone();
     for variable in settings::variables() {
         of_files.environment.remove(&variable);
     }
@@ -45,21 +45,21 @@ fn check(surroundings: &Surroundings, file: Option<&PathBuf>) -> anyhow::Result<
     }
     check_values(&of_files)?;
     if file.is_none() {
-        check_values(surroundings)?;
+        check_values(process)?;
     }
     outln!("The settings are valid");
     Ok(())
 }
 
-fn check_values(surroundings: &Surroundings) -> anyhow::Result<()> {
-    let settings = Settings::read(surroundings, Flags::new())?;
+fn check_values(process: &ProcessEnvironment) -> anyhow::Result<()> {
+    let settings = Settings::read(process, Flags::new())?;
     PoolSettings::read(&settings.pool.0).context("The settings of a pool are wrong")?;
     broker::tls_files(&settings)?;
     Ok(())
 }
 
-fn show(surroundings: &Surroundings) -> anyhow::Result<()> {
-    let shown = settings::show(surroundings)?;
+fn show(process: &ProcessEnvironment) -> anyhow::Result<()> {
+    let shown = settings::show(process)?;
     let widest = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or_default();
     let key_width = widest(&mut shown.iter().map(|setting| setting.key.len()));
     let value_width = widest(&mut shown.iter().map(|setting| setting.value.chars().count()));

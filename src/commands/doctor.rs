@@ -7,7 +7,7 @@ mod worker;
 
 use crate::{
     python,
-    settings::{Settings, SettingsError, Surroundings},
+    settings::{ProcessEnvironment, Settings, SettingsError},
 };
 use clap::Args;
 use serde::Serialize;
@@ -57,11 +57,11 @@ pub(crate) struct Doctor {
 }
 
 pub(crate) fn main(
-    surroundings: &Surroundings,
+    process: &ProcessEnvironment,
     settings: Result<Settings, SettingsError>,
     of: &Doctor,
 ) -> anyhow::Result<ExitCode> {
-    let findings = findings(surroundings, settings, of.python.clone());
+    let findings = findings(process, settings, of.python.clone());
     let checks: Vec<Check<'_>> = findings.iter().map(Check::from).collect();
     match of.json {
         true => outln!("{}", serde_json::to_string_pretty(&checks)?),
@@ -74,12 +74,12 @@ pub(crate) fn main(
 }
 
 fn findings(
-    surroundings: &Surroundings,
+    process: &ProcessEnvironment,
     settings: Result<Settings, SettingsError>,
     python: Option<PathBuf>,
 ) -> Vec<Finding> {
     let python = python.unwrap_or_else(python::default_python);
-    let mut findings = notebooks::check(surroundings, &python);
+    let mut findings = notebooks::check(process, &python);
     findings.push(machine::memory());
     match settings {
         Ok(settings) => {

@@ -5,7 +5,7 @@ mod sync;
 
 use self::here::Here;
 use super::ask::{client, shown, text};
-use crate::settings::{Settings, Surroundings};
+use crate::settings::{ProcessEnvironment, Settings};
 use anyhow::Context;
 use baton_protocol::{
     EnvironmentState,
@@ -43,12 +43,12 @@ pub(crate) enum Env {
 }
 
 pub(crate) fn main(
-    surroundings: &Surroundings,
+    process: &ProcessEnvironment,
     settings: &Settings,
     of: &Env,
 ) -> anyhow::Result<ExitCode> {
     let api = client(settings)?;
-    let here = Here::new(surroundings, settings);
+    let here = Here::new(process, settings);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -1,6 +1,6 @@
 //! `baton install`: installs the kernelspec where Jupyter looks for it.
 
-use crate::{python, settings::Surroundings};
+use crate::{python, settings::ProcessEnvironment};
 use anyhow::Context;
 use clap::{ArgGroup, Args};
 use serde_json::{Value, json};
@@ -52,14 +52,14 @@ pub(crate) struct Install {
     python: Option<PathBuf>,
 }
 
-pub(crate) fn main(surroundings: &Surroundings, of: &Install) -> anyhow::Result<ExitCode> {
+pub(crate) fn main(process: &ProcessEnvironment, of: &Install) -> anyhow::Result<ExitCode> {
     let path = of.python.clone().unwrap_or_else(python::default_python);
     let python = python::probe(&path, &["baton_shim"])?;
     let jupyter = match &of.prefix {
         Some(prefix) => prefix.join("share/jupyter"),
         None if of.system => PathBuf::from(SYSTEM),
         None if of.sys_prefix => python.prefix.join("share/jupyter"),
-        None => surroundings.jupyter_folder(),
+        None => process.jupyter_folder(),
     };
     let folder = jupyter.join("kernels/baton");
     let specification = shown(specification(&python.executable)?);

@@ -5,7 +5,7 @@
 
 use crate::{
     logging, python, runtime,
-    settings::{Flags, Settings, Surroundings, secrets},
+    settings::{Flags, ProcessEnvironment, Settings, secrets},
 };
 use anyhow::Context;
 use baton_kernel_proxy::{BrokerChoice, Config, ForkedKernel, LAUNCHER_MODULE, TrashConfig};
@@ -40,12 +40,12 @@ pub(crate) struct KernelHelp {
 }
 
 pub(crate) fn main(
-    surroundings: &Surroundings,
+    process: &ProcessEnvironment,
     arguments: &[OsString],
 ) -> anyhow::Result<ExitCode> {
-    logging::to_stderr(surroundings, "warn");
+    logging::to_stderr(process, "warn");
     let arguments = Arguments::read(arguments);
-    let choices = Choices::read(surroundings).unwrap_or_else(|error| {
+    let choices = Choices::read(process).unwrap_or_else(|error| {
         tracing::error!("No %%gpu cell can run: {error:#}");
         Choices::misconfigured(&error)
     });
@@ -85,8 +85,8 @@ pub(super) struct Choices {
 }
 
 impl Choices {
-    pub(super) fn read(surroundings: &Surroundings) -> anyhow::Result<Self> {
-        let settings = Settings::read(surroundings, Flags::new())?;
+    pub(super) fn read(process: &ProcessEnvironment) -> anyhow::Result<Self> {
+        let settings = Settings::read(process, Flags::new())?;
         Ok(Self {
             course: settings.course.clone(),
             priority: settings.priority,

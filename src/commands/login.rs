@@ -3,7 +3,7 @@
 use super::ask::run;
 use crate::{
     service::replace_private,
-    settings::{CONFIGURATION_VARIABLE, Settings, Surroundings, Value, secrets::check_token},
+    settings::{CONFIGURATION_VARIABLE, ProcessEnvironment, Settings, Value, secrets::check_token},
 };
 use anyhow::Context;
 use baton_protocol::{
@@ -30,7 +30,7 @@ pub(crate) struct Login {
 }
 
 pub(crate) fn main(
-    surroundings: &Surroundings,
+    process: &ProcessEnvironment,
     settings: &Settings,
     Login { address }: &Login,
 ) -> anyhow::Result<ExitCode> {
@@ -47,9 +47,9 @@ pub(crate) fn main(
         let courses: Page<Course> = courses.map_err(about_input)?;
         let token_file = &settings.login_token_file;
         store(token_file, text)?;
-        let configuration = match surroundings.variable(CONFIGURATION_VARIABLE) {
+        let configuration = match process.variable(CONFIGURATION_VARIABLE) {
             Some(file) => PathBuf::from(file),
-            None => surroundings.user_configuration(),
+            None => process.user_configuration(),
         };
         store(&configuration, &with_address(&configuration, address)?)?;
         let names: Vec<&str> = courses

@@ -1,7 +1,7 @@
 //! `baton program`: the command that the package `baton` starts in a plain Python program.
 
 use super::kernel::Choices;
-use crate::{runtime, settings::Surroundings};
+use crate::{runtime, settings::ProcessEnvironment};
 use baton_kernel_proxy::ProgramConfig;
 use baton_protocol::JobKind;
 use clap::Args;
@@ -22,9 +22,8 @@ pub(crate) struct Program {
     kind: Option<String>,
 }
 
-pub(crate) fn main(surroundings: &Surroundings, of: &Program) -> anyhow::Result<ExitCode> {
-    let choices =
-        Choices::read(surroundings).unwrap_or_else(|error| Choices::misconfigured(&error));
+pub(crate) fn main(process: &ProcessEnvironment, of: &Program) -> anyhow::Result<ExitCode> {
+    let choices = Choices::read(process).unwrap_or_else(|error| Choices::misconfigured(&error));
     let config = ProgramConfig {
         name: of.name.clone(),
         kind: of.kind.as_deref().and_then(JobKind::from_name),

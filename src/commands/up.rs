@@ -10,7 +10,7 @@ use crate::{
     logging,
     runtime::{self, on_its_threads},
     service::RuntimeFolder,
-    settings::{Dashboard, Settings, Surroundings},
+    settings::{Dashboard, ProcessEnvironment, Settings},
     signals::EndSignals,
 };
 use anyhow::Context;
@@ -53,7 +53,7 @@ pub(crate) struct Up {
 }
 
 pub(crate) fn main(
-    surroundings: &Surroundings,
+    process: &ProcessEnvironment,
     settings: &Settings,
     of: &Up,
 ) -> anyhow::Result<ExitCode> {
@@ -64,12 +64,12 @@ pub(crate) fn main(
     if of.in_background {
         leave_terminal(&folder)?;
     }
-    logging::to_stderr(surroundings, "info");
+    logging::to_stderr(process, "info");
     let Some(_alone) = folder.lock()? else {
         outln!("Already running: unix:{}", folder.socket().display());
         return Ok(ExitCode::SUCCESS);
     };
-    let state_folder = settings.state_folder.join(own_name(surroundings, &folder));
+    let state_folder = settings.state_folder.join(own_name(process, &folder));
     let token = folder.token()?;
     let (activity, activity_seen) = watch::channel(Activity::default());
     let mut broker = Config::new(
@@ -129,8 +129,8 @@ pub(crate) fn main(
 
 /// Instances may share a home folder (several machines) or a user (several runtime folders), but
 /// never a database.
-fn own_name(surroundings: &Surroundings, folder: &RuntimeFolder) -> String {
-    format!("{}{}", surroundings.host, folder.path().display()).replace('/', "-")
+fn own_name(process: &ProcessEnvironment, folder: &RuntimeFolder) -> String {
+    format!("{}{}", process.host, folder.path().display()).replace('/', "-")
 }
 
 fn open_dashboard(address: SocketAddr) -> anyhow::Result<(TcpListener, SocketAddr)> {

@@ -1,7 +1,7 @@
 //! What `baton config show` prints.
 
 use super::{
-    Setting, Settings, SettingsError, Surroundings, TABLE,
+    ProcessEnvironment, Setting, Settings, SettingsError, TABLE,
     sources::{Origin, Sources},
 };
 use std::collections::BTreeMap;
@@ -14,8 +14,8 @@ pub(crate) struct Shown {
 }
 
 /// All settings with their values in effect and where these came from. Invalid values are errors here, too.
-pub(crate) fn show(surroundings: &Surroundings) -> Result<Vec<Shown>, SettingsError> {
-    let sources = Sources::gather(surroundings, BTreeMap::new(), TABLE)?;
+pub(crate) fn show(process: &ProcessEnvironment) -> Result<Vec<Shown>, SettingsError> {
+    let sources = Sources::gather(process, BTreeMap::new(), TABLE)?;
     Settings::from_sources(&sources)?;
     let shown = |setting: &&Setting| {
         let (text, origin) = sources.text(setting);

@@ -1,6 +1,6 @@
 //! The sources of a setting's text: flag, environment, configuration file, default, in this order.
 
-use super::{Flags, Surroundings, table::Setting};
+use super::{Flags, ProcessEnvironment, table::Setting};
 use std::{
     collections::BTreeMap,
     fmt, fs, io,
@@ -87,7 +87,7 @@ impl fmt::Display for Origin {
 
 /// The texts of all settings, by key.
 pub(crate) struct Sources {
-    surroundings: Surroundings,
+    process: ProcessEnvironment,
     flags: Flags,
     /// In order of precedence: the first file that has a key wins.
     files: Vec<(PathBuf, BTreeMap<String, String>)>,
@@ -95,12 +95,12 @@ pub(crate) struct Sources {
 
 impl Sources {
     pub(crate) fn gather(
-        surroundings: &Surroundings,
+        process: &ProcessEnvironment,
         flags: Flags,
         table: &[&Setting],
     ) -> Result<Self, SettingsError> {
         let mut files = Vec::new();
-        if let Some(path) = surroundings.variable(CONFIGURATION_VARIABLE) {
+        if let Some(path) = process.variable(CONFIGURATION_VARIABLE) {
             let path = PathBuf::from(path);
             let text = fs::read_to_string(&path).map_err(|source| SettingsError::Read {
                 path: path.clone(),
@@ -109,7 +109,7 @@ impl Sources {
             files.push(parse_file(path, &text, table)?);
         } else {
             for path in [
-                surroundings.user_configuration(),
+                process.user_configuration(),
                 PathBuf::from(SYSTEM_CONFIGURATION),
             ] {
                 if let Some(text) = read_optional(&path)? {
@@ -118,7 +118,7 @@ impl Sources {
             }
         }
         Ok(Self {
-            surroundings: surroundings.clone(),
+            process: process.clone(),
             flags,
             files,
         })
@@ -130,7 +130,7 @@ impl Sources {
             return (text.clone(), Origin::Flag);
         }
         let variable = setting.variable();
-        if let Some(text) = self.surroundings.variable(&variable) {
+        if let Some(text) = self.process.variable(&variable) {
             return (text.to_owned(), Origin::Environment(variable));
         }
         for (path, texts) in &self.files {
@@ -138,7 +138,7 @@ impl Sources {
                 return (text.clone(), Origin::File(path.clone()));
             }
         }
-        (setting.default.text(&self.surroundings), Origin::Default)
+        (setting.default.text(&self.process), Origin::Default)
     }
 }
 

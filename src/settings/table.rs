@@ -1,6 +1,6 @@
 //! The description of a setting, without its value.
 
-use super::{Surroundings, value::Shape};
+use super::{ProcessEnvironment, value::Shape};
 
 /// These commands, and all that ask the broker or act on it.
 macro_rules! and_clients {
@@ -33,7 +33,7 @@ pub(crate) enum DefaultText {
     Text(&'static str),
     /// Depends on the user or the machine, as `described` explains.
     Computed {
-        text: fn(&Surroundings) -> String,
+        text: fn(&ProcessEnvironment) -> String,
         described: &'static str,
     },
     /// Not set; `described` explains what happens then.
@@ -43,10 +43,10 @@ pub(crate) enum DefaultText {
 }
 
 impl DefaultText {
-    pub(crate) fn text(&self, surroundings: &Surroundings) -> String {
+    pub(crate) fn text(&self, process: &ProcessEnvironment) -> String {
         match self {
             Self::Text(text) => (*text).to_owned(),
-            Self::Computed { text, .. } => text(surroundings),
+            Self::Computed { text, .. } => text(process),
             Self::Nothing { .. } => String::new(),
         }
     }

@@ -3,7 +3,7 @@
 use super::Finding;
 use crate::{
     python::{self, Python},
-    settings::Surroundings,
+    settings::ProcessEnvironment,
 };
 use anyhow::bail;
 use baton_jupyter_client::{Kernel, Kernelspec};
@@ -18,7 +18,7 @@ const OLDEST_PYTHON: (u32, u32) = (3, 11);
 /// The limit for the start of a kernel, which takes seconds on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(super) fn check(surroundings: &Surroundings, python: &Path) -> Vec<Finding> {
+pub(super) fn check(process: &ProcessEnvironment, python: &Path) -> Vec<Finding> {
     let names: Vec<&str> = PACKAGES.into_iter().chain([SHIM]).collect();
     let python = match python::probe(python, &names) {
         Ok(python) => python,
@@ -30,7 +30,7 @@ pub(super) fn check(surroundings: &Surroundings, python: &Path) -> Vec<Finding> 
     let mut findings = vec![version(&python)];
     findings.extend(PACKAGES.map(|package| installed(&python, package)));
     findings.push(shim(&python));
-    findings.push(kernelspec(surroundings, &python));
+    findings.push(kernelspec(process, &python));
     findings
 }
 
@@ -79,9 +79,9 @@ fn reinstall(python: &Python) -> String {
     )
 }
 
-fn kernelspec(surroundings: &Surroundings, python: &Python) -> Finding {
+fn kernelspec(process: &ProcessEnvironment, python: &Python) -> Finding {
     let places = [
-        surroundings.jupyter_folder(),
+        process.jupyter_folder(),
         python.prefix.join("share/jupyter"),
         PathBuf::from("/usr/local/share/jupyter"),
         PathBuf::from("/usr/share/jupyter"),

@@ -5,7 +5,7 @@
 
 use crate::{
     commands::install,
-    settings::{Settings, Surroundings},
+    settings::{ProcessEnvironment, Settings},
 };
 use anyhow::Context;
 use baton_environments::Folder;
@@ -38,10 +38,10 @@ pub(super) struct Installed {
 }
 
 impl Here {
-    pub(super) fn new(surroundings: &Surroundings, settings: &Settings) -> Self {
+    pub(super) fn new(process: &ProcessEnvironment, settings: &Settings) -> Self {
         Self {
             folder: settings.environments_folder.clone(),
-            kernels: surroundings.jupyter_folder().join("kernels"),
+            kernels: process.jupyter_folder().join("kernels"),
         }
     }
 

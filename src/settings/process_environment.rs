@@ -5,13 +5,13 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 /// Read once at the start; tests make their own.
 #[derive(Debug, Clone)]
-pub(crate) struct Surroundings {
+pub(crate) struct ProcessEnvironment {
     pub(crate) environment: BTreeMap<String, String>,
     pub(crate) user_number: u32,
     pub(crate) host: String,
 }
 
-impl Surroundings {
+impl ProcessEnvironment {
     /// Ignores variables that are not valid text.
     pub(crate) fn here() -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
