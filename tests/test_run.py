@@ -428,7 +428,7 @@ def test_who_stopped_a_run_is_said(course: tuple[Service, Runs], tmp_path: Path)
     assert staff(job["job"], "--reason", "it takes too long", command="cancel").returncode == 0
     _, stderr = running.communicate(timeout=300)
     assert running.returncode == 130
-    line = "Your course staff stopped this job (it takes too long)\n"
+    line = "Your course staff stopped this run (it takes too long)\n"
     assert line in stderr
     assert line in run(job["job"], command="logs").stderr
 

@@ -1,6 +1,7 @@
 //! Numbers and reasons in the words of pages.
 
 use baton_broker_queue::Waiting;
+use baton_broker_store::JobRow;
 use baton_protocol::{
     JobKind, Outcome,
     api::{Action, Job, JobState},
@@ -121,6 +122,13 @@ pub(crate) fn outcome(outcome: Option<Outcome>) -> (&'static str, &'static str) 
         Some(Outcome::WorkerLost) => ("▲", "worker lost"),
         None => ("○", "ended"),
     }
+}
+
+/// Who or what stopped a job and why, unless it ended otherwise in the meantime.
+pub(crate) fn stopped(row: &JobRow) -> Option<String> {
+    let reason = row.stopped.as_ref()?;
+    let applies = matches!(row.outcome, None | Some(Outcome::Cancelled));
+    applies.then(|| reason.sentence(row.kind))
 }
 
 pub(crate) fn course(name: &str) -> &str {
@@ -250,7 +258,11 @@ pub(crate) fn explanation(job: &Job, now_ms: i64) -> String {
                 duration(since)
             )
         }
-        (JobState::Finished, _) => format!("It has ended: {}", outcome(job.outcome).1),
+        (JobState::Finished, _) => {
+            let stopped = job.stopped.as_ref();
+            let stopped = stopped.map_or_else(String::new, |stopped| format!(". {stopped}"));
+            format!("It has ended: {}{stopped}", outcome(job.outcome).1)
+        }
     }
 }
 

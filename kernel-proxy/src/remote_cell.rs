@@ -380,6 +380,7 @@ impl RemoteCells {
             }
             other => match cell.stop_of(other) {
                 Some(Stop::Cancelled) if !silence.is_down() => {
+                    cell.cancelled_here = true;
                     silence.cancel(cell.job, &self.link).await;
                     cell.status_line.stops(cell.now());
                 }

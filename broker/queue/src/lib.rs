@@ -16,7 +16,9 @@ mod bounds;
 mod dispatch;
 mod identity;
 mod spent;
+mod stop_reason;
 mod unwelcome;
+mod wording;
 
 pub use baton_scheduling::queue::Account;
 pub use bounds::{WorkerHello, check_hello};
@@ -27,4 +29,5 @@ pub use dispatch::{
 pub use identity::{Identity, Role};
 pub use record::{AuditEntry, Loaded, MemoryCurve, OpenJob, Phase, Remainder, Write};
 pub use spent::Spent;
+pub use stop_reason::StopReason;
 pub use unwelcome::{LARGEST_MESSAGE, Unwelcome, fits, measured};

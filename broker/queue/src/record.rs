@@ -5,6 +5,7 @@
 use crate::{
     courses::{Allowance, Changes},
     spent::Spent,
+    stop_reason::StopReason,
 };
 use baton_protocol::{
     CellKey, FencingNumber, JobId, JobKind, Lock, NotebookId, NumberedEvent, Outcome, Priority,
@@ -64,8 +65,8 @@ pub enum Write {
     },
     WantCancel {
         job: JobId,
-        /// Who of the staff stopped it, as a message.
-        stopped: Option<String>,
+        /// `None`: its notebook asked for it, or its owner.
+        stopped: Option<StopReason>,
     },
     /// Staff hold back a queued job, release it, or move it to the front.
     Steer {
@@ -183,7 +184,7 @@ pub struct OpenJob {
     pub account: Account,
     pub phase: Phase,
     pub cancel_wanted: bool,
-    pub stopped: Option<String>,
+    pub stopped: Option<StopReason>,
     pub held: Option<String>,
     pub front_ms: Option<i64>,
     pub worker: Option<WorkerId>,

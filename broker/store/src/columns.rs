@@ -1,7 +1,7 @@
 //! Conversions between values and columns.
 
 use super::{StoreError, row::Row};
-use baton_broker_queue::Account;
+use baton_broker_queue::{Account, StopReason};
 use baton_protocol::{CellKey, GroupId, JobKind, Outcome};
 use uuid::Uuid;
 
@@ -49,6 +49,15 @@ pub(super) fn outcome(row: &Row) -> Result<Option<Outcome>, StoreError> {
     outcome
         .map(|name| Outcome::from_name(&name).ok_or(StoreError::Damaged { what: "an outcome" }))
         .transpose()
+}
+
+pub(super) fn stopped(row: &Row) -> Result<Option<StopReason>, StoreError> {
+    let stopped: Option<String> = row.get("stopped")?;
+    let damaged = |_| StoreError::Damaged {
+        what: "why a job was stopped",
+    };
+    let parsed = stopped.map(|text| serde_json::from_str(&text));
+    parsed.transpose().map_err(damaged)
 }
 
 /// The engines' integers are signed. Counts stay far below 2^63; a larger measured number is clamped.

@@ -7,7 +7,7 @@ use super::{
     columns::number,
     statement::{Statement, sql},
 };
-use baton_broker_queue::{Account, MemoryCurve};
+use baton_broker_queue::{Account, MemoryCurve, StopReason};
 use baton_protocol::{
     FencingNumber, JobId, Outcome, RemoteError, State, Submission, Usage, WorkerId, encode,
 };
@@ -107,9 +107,10 @@ pub(super) fn replace_state(job: JobId, state: &State) -> Statement {
     .changing(job)
 }
 
-pub(super) fn want_cancel(job: JobId, stopped: &Option<String>) -> Statement {
+pub(super) fn want_cancel(job: JobId, stopped: Option<&StopReason>) -> Statement {
+    let stopped = stopped.and_then(|reason| serde_json::to_string(reason).ok());
     sql("UPDATE jobs SET cancel_wanted = 1, stopped = ? WHERE job = ?")
-        .bind(stopped.clone())
+        .bind(stopped)
         .bind(job.0)
         .changing(job)
 }

@@ -2,12 +2,12 @@
 
 use super::{
     Store, StoreError,
-    columns::{account, cell_key, count, group, id, kind, number, outcome, small},
+    columns::{account, cell_key, count, group, id, kind, number, outcome, small, stopped},
     row::Row,
     statement::{Statement, sql},
     workers,
 };
-use baton_broker_queue::{Account, Identity, MemoryCurve, Phase};
+use baton_broker_queue::{Account, Identity, MemoryCurve, Phase, StopReason};
 use baton_protocol::{
     GpuUsage, GroupId, JobId, JobKind, NotebookId, Outcome, Priority, RemoteError, Submission,
     decode,
@@ -15,7 +15,8 @@ use baton_protocol::{
 use uuid::Uuid;
 
 const JOB_COLUMNS: &str = "job, sequence, notebook_name, owner, course, state, outcome, worker_name, priority, \
-     timeout_ms, submitted_ms, started_ms, finished_ms, run_ms, peak_memory_bytes, execution_count, job_kind, job_group";
+     timeout_ms, submitted_ms, started_ms, finished_ms, run_ms, peak_memory_bytes, execution_count, job_kind, job_group, \
+     stopped";
 
 /// Jobs deleted in one transaction. Writes of the queue wait for each.
 const DELETE_BATCH: usize = 64;
@@ -31,6 +32,7 @@ pub struct JobRow {
     pub account: Account,
     pub phase: Phase,
     pub outcome: Option<Outcome>,
+    pub stopped: Option<StopReason>,
     pub worker_name: Option<String>,
     pub priority: Priority,
     pub timeout_ms: Option<u64>,
@@ -297,6 +299,7 @@ fn job_row(row: &Row) -> Result<JobRow, StoreError> {
         account: account(row)?,
         phase: Phase::from_name(&state).ok_or(StoreError::Damaged { what: "a state" })?,
         outcome: outcome(row)?,
+        stopped: stopped(row)?,
         worker_name: row.get("worker_name")?,
         priority: decode(&row.get::<Vec<u8>>("priority")?)?,
         timeout_ms: counted("timeout_ms")?,

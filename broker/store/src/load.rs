@@ -2,7 +2,7 @@
 
 use super::{
     StoreError, Writer, accounts,
-    columns::{account, cell_key, count, id, kind, outcome, small},
+    columns::{account, cell_key, count, id, kind, outcome, small, stopped},
     events,
     row::Row,
     staff_changes,
@@ -63,7 +63,7 @@ fn open_job(row: &Row) -> Result<OpenJob, StoreError> {
         account: account(row)?,
         phase: Phase::from_name(&state).ok_or(StoreError::Damaged { what: "a state" })?,
         cancel_wanted: row.get::<i64>("cancel_wanted")? != 0,
-        stopped: row.get("stopped")?,
+        stopped: stopped(row)?,
         held: row.get("held")?,
         front_ms: row.get("front_ms")?,
         worker: match worker {

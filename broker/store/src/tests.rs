@@ -5,7 +5,7 @@ mod readers;
 
 use super::*;
 use baton_broker_queue::{
-    Account, AuditEntry, Identity, Phase, Role, Spent, Write,
+    Account, AuditEntry, Identity, Phase, Role, Spent, StopReason, Write,
     courses::Allowance,
     samples::{finish, naming, submission},
 };
@@ -171,7 +171,10 @@ impl Story {
         };
         let cancel = Write::WantCancel {
             job: second,
-            stopped: Some("stopped by grace".to_owned()),
+            stopped: Some(StopReason::Staff {
+                person: Some("grace".to_owned()),
+                reason: None,
+            }),
         };
         let pause = |reason: Option<&str>| Write::ChangeWorker {
             name: "gpu-2".to_owned(),

@@ -62,7 +62,7 @@ fn add_statements(write: &Write, statements: &mut Vec<Statement>) -> Result<(), 
         }
         Write::DropOutputs { job, through } => add(events::drop_outputs(*job, *through)),
         Write::ReplaceState { job, state } => add(job_changes::replace_state(*job, state)),
-        Write::WantCancel { job, stopped } => add(job_changes::want_cancel(*job, stopped)),
+        Write::WantCancel { job, stopped } => add(job_changes::want_cancel(*job, stopped.as_ref())),
         Write::Orphan { job, at_ms } => add(job_changes::orphan(*job, *at_ms)),
         Write::Steer {
             job,

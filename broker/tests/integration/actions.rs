@@ -2,7 +2,7 @@
 
 use crate::{
     api::{class, every, get, hold, problem, proxy, read},
-    harness::{Broker, FakeProxy, FakeWorker, PATIENCE, Rules, finished},
+    harness::{Broker, FakeProxy, FakeWorker, PATIENCE, Rules, finished, state},
 };
 use baton_protocol::{
     Finished, JobEvent, JobId, Outcome, RemoteError,
@@ -288,10 +288,20 @@ async fn a_waiting_job_is_stopped_and_its_owner_reads_by_whom() {
     assert_eq!(
         (outcome, error.value.as_str()),
         (
-            Outcome::Refused,
+            Outcome::Cancelled,
             "tia stopped this cell (it loops) before it ran. Your variables are as they were before the cell"
         )
     );
+    let path = format!("/v1/jobs/{by_staff}/explanation");
+    let explanation: Explanation = get(&broker, "ada-token", &path).await;
+    assert_eq!(
+        explanation.sentence,
+        "It has ended: cancelled. tia stopped this cell (it loops)"
+    );
+    let page = broker
+        .get_as("ada-token", &format!("/job?id={by_staff}"))
+        .await;
+    assert!(page.contains("tia stopped this cell (it loops)"));
     let stopped = done(
         &broker,
         "bob-token",
@@ -320,7 +330,7 @@ async fn a_running_job_is_interrupted() {
         hint: None,
     };
     let over = JobEvent::Finished(Finished {
-        usage: Default::default(),
+        state: Some(state("changes")),
         ..Finished::without_state(Outcome::Cancelled, Some(interrupt))
     });
     worker.report(job, 1, 2, vec![over]).await;
@@ -331,6 +341,25 @@ async fn a_running_job_is_interrupted() {
     assert_eq!(
         error.traceback[1],
         "tia stopped this cell (it loops). Its changes so far are in your notebook"
+    );
+}
+
+#[tokio::test]
+async fn the_owner_of_a_job_without_result_reads_who_stopped_it() {
+    let broker = class().await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut ada = proxy(&broker, "ada").await;
+    let job = hold(&mut worker, &mut ada).await;
+    let path = format!("/v1/jobs/{job}/cancel");
+    done(&broker, "tia-token", &path, json!({"reason": "it loops"})).await;
+    assert_eq!(worker.next().await, ToWorker::Cancel { job });
+    let over = JobEvent::Finished(Finished::without_state(Outcome::Cancelled, None));
+    worker.report(job, 1, 2, vec![over]).await;
+    let (outcome, error) = end(ada.events_after(job, 0).await);
+    assert_eq!(outcome, Outcome::Cancelled);
+    assert_eq!(
+        error.unwrap().value,
+        "tia stopped this cell (it loops) before its changes could be returned. Your variables are as they were before the cell"
     );
 }
 

@@ -9,6 +9,12 @@ pub use causes::{root_cause, with_causes};
 /// What a student reads if the service failed while a cell ran, and not the cell's own code.
 pub const SAFE: &str = "Your variables are as they were before the cell";
 
+/// The same for what is not a cell, such as a block.
+#[must_use]
+pub fn safe(noun: &str) -> String {
+    format!("Your variables are as they were before the {noun}")
+}
+
 /// At most two units, neither of them zero: `7 s`, `2 min 10 s`, `5 min`, `3 h 5 min`.
 ///
 /// What is below the second unit is cut off, so a time that counts up never shows more than has

@@ -66,6 +66,9 @@ pub struct Job {
     pub started_ms: Option<i64>,
     pub finished_ms: Option<i64>,
     pub outcome: Option<Outcome>,
+    /// Who or what stopped it and why, unless its owner did.
+    #[serde(default)]
+    pub stopped: Option<String>,
     pub run_ms: Option<u64>,
     pub peak_memory_bytes: Option<u64>,
     /// Present while the job is queued.

@@ -82,6 +82,17 @@ impl JobKind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
+    /// What messages to its owner call it. A `gpu.map` is a call, which has several jobs.
+    #[must_use]
+    pub fn noun(self) -> &'static str {
+        match self {
+            Self::Cell | Self::Background => "cell",
+            Self::Block => "block",
+            Self::Call | Self::Map => "call",
+            Self::Notebook | Self::Script => "run",
+        }
+    }
+
     /// Whether it is a notebook's cell, or part of one.
     #[must_use]
     pub fn is_of_cell(self) -> bool {

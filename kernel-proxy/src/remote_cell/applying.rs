@@ -8,7 +8,7 @@ use super::{
     RemoteCells, cell::RemoteCell, deferred::DeferredState, failure::Failure, file_changes,
     session_state::SessionState, stop::Stop, waits::receive_state,
 };
-use baton_protocol::{Finished, Outcome, shim::ToNotebook};
+use baton_protocol::{Finished, Outcome, RemoteError, shim::ToNotebook};
 use baton_transport::Received;
 use std::os::fd::AsFd;
 
@@ -19,11 +19,7 @@ pub(super) async fn receive_and_apply(
     finished: Finished,
 ) -> Result<(), Stop> {
     let (Some(state), Some(session)) = (finished.state, cells.session.state.take()) else {
-        return Err(match (finished.outcome, finished.error) {
-            (Outcome::Cancelled, _) => Stop::Cancelled,
-            (outcome, Some(error)) => Failure::new(outcome, error, cell.job).into(),
-            (_, None) => Failure::job_lost(cell.job, cell.started).into(),
-        });
+        return Err(end_without_state(cell, finished.outcome, finished.error));
     };
     if state.base() != session.version {
         return Err(match cell.kind.outlives_kernel() {
@@ -70,6 +66,20 @@ pub(super) async fn receive_and_apply(
     let session = SessionState::after(session.version, ledger);
     on_applied(cells, cell, session, finished.deferred_bytes).await;
     Ok(())
+}
+
+/// How a cell ends whose job returned no state. The error of a cancelled job names who else than the student stopped it.
+fn end_without_state(
+    cell: &RemoteCell<'_>,
+    outcome: Outcome,
+    error: Option<RemoteError>,
+) -> Stop {
+    match (outcome, error) {
+        (Outcome::Cancelled, None) => Stop::Cancelled,
+        (Outcome::Cancelled, Some(_)) if cell.cancelled_here => Stop::Cancelled,
+        (outcome, Some(error)) => Failure::new(outcome, error, cell.job).into(),
+        (_, None) => Failure::job_lost(cell.job, cell.started).into(),
+    }
 }
 
 /// The shim has applied the cell's changes.

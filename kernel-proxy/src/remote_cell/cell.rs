@@ -46,6 +46,8 @@ pub(super) struct RemoteCell<'a> {
     pub(super) started: bool,
     /// The shim will submit the cell again.
     pub(super) withdrawn: bool,
+    /// The student interrupted it, and the broker has been asked to cancel its job.
+    pub(super) cancelled_here: bool,
     /// Comms that the cell opened. The notebook owns them once the cell's changes are applied.
     pub(super) comms: Vec<String>,
     /// State that workers on this machine may fetch while the cell runs.
@@ -172,6 +174,7 @@ impl<'a> RemoteCell<'a> {
             state_may_have_arrived: false,
             started: false,
             withdrawn: false,
+            cancelled_here: false,
             comms: Vec::new(),
             held: None,
             states_wanted: VecDeque::new(),

@@ -291,8 +291,6 @@ class Call:
     def _failure(self, outcome: str, error: dict[str, Any]) -> BaseException:
         if self.refusal is not None:
             return self.refusal
-        if outcome == "cancelled":
-            return given_up(self.cell.unit)
         base = StateRefused if outcome == "refused" else GpuServiceError
         kind: type[GpuServiceError] = errors.service_error(error["name"], base)
         return kind(error["value"], error["hint"])

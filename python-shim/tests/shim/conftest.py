@@ -435,8 +435,8 @@ class Baton:
             self.home.send("state_wanted", {"call": call})
             name, body = self.from_home.get(timeout=PATIENCE)
             if name in ("cancel", "withdraw"):
-                failed = {"outcome": "cancelled", "error": {"name": "x", "value": "", "traceback": [], "hint": None}}
-                self.home.send("failed", {"call": call, **failed})
+                finished = {"outcome": "cancelled", "error": None, "delta": None, "table_kept": False}
+                self.home.send("finished", {"call": call, **finished})
                 return None
             assert name == "state"
             state = body["state"]

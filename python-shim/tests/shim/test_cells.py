@@ -394,6 +394,15 @@ def test_a_failed_service(baton: Baton) -> None:
     assert [call["state"]["messages"] for call in baton.calls] == [0, 2, 0]
 
 
+def test_staff_stop_a_waiting_cell(baton: Baton) -> None:
+    hint = "ask your course staff before you run it again"
+    error = {"name": "CellStopped", "value": "tia stopped this cell before it ran", "traceback": [], "hint": hint}
+    baton.fail_with = {"outcome": "cancelled", "error": error}
+    cell = baton.run("%%gpu\n1")
+    assert cell.error == "CellStopped: tia stopped this cell before it ran"
+    assert f"hint: {hint}" in cell.traceback.splitlines()
+
+
 def test_a_session_that_vanished_is_rebuilt(baton: Baton) -> None:
     baton.run("x = [1]\ndef grow(): x.append(len(x) + 1)")
     baton.run("%%gpu\ngrow()")

@@ -10,13 +10,13 @@ use super::{
     transitions::cancel,
 };
 use crate::{
-    Account, Identity,
+    Account, Identity, StopReason,
     courses::{Wrong, check, check_text, summary},
     record::{AuditEntry, Write},
 };
 use baton_humanize::duration;
 use baton_protocol::{
-    JobId, JobKind,
+    JobId,
     api::{self, CourseChange},
 };
 use std::time::Duration;
@@ -157,7 +157,10 @@ fn stop(
         return Err(NotDone::Over);
     }
     if who.person() != Some(&job.account.owner) {
-        job.stop(stopped_by(who, job.kind, reason.as_deref()));
+        job.stop(StopReason::Staff {
+            person: who.person().map(str::to_owned),
+            reason: reason.clone(),
+        });
     }
     let course = job.account.course.clone();
     cancel(dispatch, id, batch);
@@ -408,14 +411,5 @@ fn check_reason(reason: Option<&str>) -> Result<(), NotDone> {
     match reason {
         Some(reason) => Ok(check_text("reason", reason)?),
         None => Ok(()),
-    }
-}
-
-fn stopped_by(who: &Identity, kind: JobKind, reason: Option<&str>) -> String {
-    let who = who.person().unwrap_or("Your course staff");
-    let what = if kind.is_program() { "job" } else { "cell" };
-    match reason {
-        Some(reason) => format!("{who} stopped this {what} ({reason})"),
-        None => format!("{who} stopped this {what}"),
     }
 }

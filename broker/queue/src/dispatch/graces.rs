@@ -15,7 +15,7 @@ use super::{
         remainder_lost, requeue, worker_lost,
     },
 };
-use crate::record::Write;
+use crate::{StopReason, record::Write};
 use baton_protocol::{JobId, NotebookId, WorkerId};
 use std::{
     collections::HashMap,
@@ -27,8 +27,6 @@ use std::{
 const DEFERRED_GRACES: u32 = 12;
 /// How long results are kept for a notebook that fell silent. A restart of the broker begins this time anew.
 const RETURN_TERM: Duration = Duration::from_secs(12 * 3600);
-const SILENT: &str =
-    "The cell was stopped because the notebook had lost its connection to the GPU service";
 
 pub(super) fn next_deadline(dispatch: &Dispatch) -> Option<Instant> {
     let workers = dispatch
@@ -152,7 +150,7 @@ fn await_return(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
         return;
     };
     if job.phase() != Phase::Finished && job.stopped().is_none() {
-        job.stop(SILENT.to_owned());
+        job.stop(StopReason::NotebookAway {});
     }
     let last_event = job.last_event();
     let unclaimed = job.unclaimed.get_or_insert(Unclaimed {

@@ -2,7 +2,7 @@
 
 use super::{Now, Waiting, needs, orphans};
 use crate::{
-    Account,
+    Account, StopReason,
     record::{MemoryCurve, OpenJob, Phase, Remainder, Write},
 };
 use baton_protocol::{
@@ -34,8 +34,8 @@ pub struct Job {
     /// The last question for a complete state, if it has no answer yet.
     pub(super) state_wanted: Option<u64>,
     cancel_wanted: bool,
-    /// Who of the staff stopped it and why, as a message to its owner.
-    stopped: Option<String>,
+    /// Why it is cancelled, if neither its notebook nor its owner asked for it.
+    stopped: Option<StopReason>,
     /// Why staff hold it back.
     held: Option<String>,
     /// When staff moved it to the front.
@@ -323,9 +323,9 @@ impl Job {
         }
     }
 
-    /// Call it before the job is cancelled, which stores `words`: who stops it and why, as a message to its owner.
-    pub(super) fn stop(&mut self, words: String) {
-        self.stopped = Some(words);
+    /// Call it before the job is cancelled, which stores the reason.
+    pub(super) fn stop(&mut self, reason: StopReason) {
+        self.stopped = Some(reason);
     }
 
     /// Staff hold it back while it is queued.
@@ -405,8 +405,8 @@ impl Job {
         self.cancel_wanted
     }
 
-    pub(super) fn stopped(&self) -> Option<&str> {
-        self.stopped.as_deref()
+    pub(super) fn stopped(&self) -> Option<&StopReason> {
+        self.stopped.as_ref()
     }
 
     pub(super) fn held(&self) -> Option<&str> {

@@ -7,7 +7,7 @@ use super::{
     lost_records, orphans, refusals,
     transitions::{abandon, cancel, end_by_broker},
 };
-use crate::{Account, Unwelcome, record::Write};
+use crate::{Account, StopReason, Unwelcome, record::Write};
 use baton_humanize::{SAFE, one_line};
 use baton_protocol::{
     Answer, JobId, NotebookId, Outcome, Refusal, RemoteError, Submission,
@@ -166,7 +166,10 @@ fn end_unwelcome(dispatch: &mut Dispatch, id: JobId, why: &Unwelcome, batch: &mu
             end_by_broker(dispatch, id, Outcome::Refused, Some(error), batch);
         }
         Phase::Started => {
-            job.stop(why.to_string());
+            job.stop(StopReason::Refused {
+                why: why.to_string(),
+                hint: why.hint().to_owned(),
+            });
             cancel(dispatch, id, batch);
         }
     }

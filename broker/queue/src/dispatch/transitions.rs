@@ -29,36 +29,31 @@ pub(super) fn cancel(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
         return;
     };
     let runner = dispatch.peers.runner(job);
-    match (job.phase(), runner) {
-        (Phase::Finished, _) => return,
-        // As far as the broker knows it has not started, so it can end here. If the worker
-        // reconnects with it, the broker revokes it.
-        (Phase::Queued, _) | (Phase::Assigned, None) => {
-            end_cancelled(dispatch, id, batch);
-            return;
-        }
-        // The worker knows. But staff may stop a cell that its student has interrupted, and their words are stored.
-        (Phase::Assigned | Phase::Started, _) if job.is_cancel_wanted() => {}
-        (Phase::Assigned | Phase::Started, Some(connection)) => {
-            batch.send_worker(connection, ToWorker::Cancel { job: id });
-        }
-        // The worker gets `Cancel` when it reconnects.
-        (Phase::Started, None) => {}
+    let (phase, is_known) = (job.phase(), job.is_cancel_wanted());
+    if phase == Phase::Finished {
+        return;
     }
+    // Staff may stop a cell that its student has interrupted, so the reason is stored again.
     if let Some(job) = dispatch.jobs.get_mut(id) {
         batch.write(job.want_cancel());
+    }
+    match (phase, runner) {
+        // As far as the broker knows it has not started, so it can end here. If the worker
+        // reconnects with it, the broker revokes it.
+        (Phase::Queued, _) | (Phase::Assigned, None) => end_cancelled(dispatch, id, batch),
+        (_, Some(connection)) if !is_known => {
+            batch.send_worker(connection, ToWorker::Cancel { job: id });
+        }
+        // The worker knows, or gets `Cancel` when it reconnects.
+        _ => {}
     }
 }
 
 /// Ends a cancelled job that has not started.
 pub(super) fn end_cancelled(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
-    let stopped = dispatch.jobs.get(id).and_then(Job::stopped);
-    match stopped.map(stopped_before_it_ran) {
-        Some(error) => {
-            end_by_broker(dispatch, id, Outcome::Refused, Some(error), batch);
-        }
-        None => end_by_broker(dispatch, id, Outcome::Cancelled, None, batch),
-    }
+    let job = dispatch.jobs.get(id);
+    let error = job.and_then(|job| Some(job.stopped()?.error(job.kind, false)));
+    end_by_broker(dispatch, id, Outcome::Cancelled, error, batch);
 }
 
 pub(super) fn abandon(dispatch: &mut Dispatch, id: JobId, how: Abandoned, batch: &mut Batch) {
@@ -299,12 +294,4 @@ pub(super) fn make_room_for_results_of(dispatch: &mut Dispatch, id: JobId, batch
     for job in oldest {
         close(dispatch, job, batch);
     }
-}
-
-pub(super) fn stopped_before_it_ran(words: &str) -> RemoteError {
-    RemoteError::of_baton(
-        "CellStopped",
-        format!("{words} before it ran. {SAFE}"),
-        "ask them before you run it again",
-    )
 }

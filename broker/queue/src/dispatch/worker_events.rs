@@ -5,12 +5,14 @@ use super::{
     job::{End, phase_after},
     transitions::{
         after_last_event, append, charge, end_cancelled, end_unneeded_sessions, ran, requeue,
-        stopped_before_it_ran,
     },
 };
-use crate::bounds::{cut_reason, cut_usage};
+use crate::{
+    StopReason,
+    bounds::{cut_reason, cut_usage},
+};
 use baton_protocol::{
-    FencingNumber, Finished, JobEvent, JobId, Outcome, RemoteError, Usage, WorkerId,
+    FencingNumber, Finished, JobEvent, JobId, JobKind, Outcome, RemoteError, Usage, WorkerId,
     worker::ToWorker,
 };
 
@@ -118,8 +120,8 @@ fn accept(
         return;
     }
     job.enter(phase, &event);
-    if let Some(words) = job.stopped() {
-        set_stopped_message(&mut event, words, before == Phase::Started);
+    if let (JobEvent::Finished(finished), Some(stopped)) = (&mut event, job.stopped()) {
+        set_stop_reason(finished, stopped, job.kind, before == Phase::Started);
     }
     if (before, phase) == (Phase::Assigned, Phase::Started) {
         follows.started_on = job.worker();
@@ -254,20 +256,21 @@ pub(super) fn session_starts(dispatch: &mut Dispatch, worker: WorkerId) {
     }
 }
 
-/// Adds to a cell's end that staff stopped it. The session knows only that it was interrupted.
-fn set_stopped_message(event: &mut JobEvent, words: &str, ran: bool) {
-    let JobEvent::Finished(Finished { outcome, error, .. }) = event else {
-        return;
-    };
-    if *outcome != Outcome::Cancelled {
+/// Adds to the end of a cancelled job who stopped it. The session knows only that it was interrupted.
+fn set_stop_reason(
+    finished: &mut Finished,
+    stopped: &StopReason,
+    kind: JobKind,
+    had_started: bool,
+) {
+    if finished.outcome != Outcome::Cancelled {
         return;
     }
-    if !ran {
-        *outcome = Outcome::Refused;
-        *error = Some(stopped_before_it_ran(words));
-    } else if let Some(error) = error {
-        words.clone_into(&mut error.value);
-        let line = format!("{words}. Its changes so far are in your notebook");
+    if finished.state.is_none() && !finished.salvageable {
+        finished.error = Some(stopped.error(kind, had_started));
+    } else if let Some(error) = &mut finished.error {
+        error.value = stopped.sentence(kind);
+        let line = format!("{}. Its changes so far are in your notebook", error.value);
         error.traceback.push(line);
     }
 }

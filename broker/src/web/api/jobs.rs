@@ -160,6 +160,7 @@ fn job(row: JobRow, present: &Overview, now_ms: i64) -> Job {
     let queued = row.phase == Phase::Queued;
     let live = present.jobs.iter().find(|job| job.job == row.job);
     let waiting = live.and_then(|job| job.waiting.as_ref());
+    let stopped = words::stopped(&row);
     Job {
         job: row.job,
         state: match row.phase {
@@ -181,6 +182,7 @@ fn job(row: JobRow, present: &Overview, now_ms: i64) -> Job {
         started_ms: row.started_ms,
         finished_ms: row.finished_ms,
         outcome: row.outcome,
+        stopped,
         run_ms: row.run_ms,
         peak_memory_bytes: row.peak_memory_bytes,
         waiting: waiting

@@ -15,7 +15,7 @@ use crate::{
     words,
 };
 use baton_broker_queue::{Account, JobView, Phase};
-use baton_broker_store::JobDetail;
+use baton_broker_store::{JobDetail, JobRow};
 use baton_protocol::{JobId, Outcome, RemoteError};
 use maud::{Markup, html};
 
@@ -177,8 +177,8 @@ fn state(job: &JobFacts) -> Markup {
     let row = &job.detail.row;
     let worker = row.worker_name.as_deref().unwrap_or("a worker");
     match (row.phase, &job.live) {
-        (Phase::Finished, _) => outcome(row.outcome),
-        (_, Some(live)) if live.cancel_wanted => html! { "Being cancelled" },
+        (Phase::Finished, _) => html! { (outcome(row.outcome)) (stopped(row)) },
+        (_, Some(live)) if live.cancel_wanted => html! { "Being cancelled" (stopped(row)) },
         (Phase::Queued, Some(live)) => html! {
             "Waiting: " (words::reason(live.waiting.as_ref()))
             @if live.waiting.as_ref().is_some_and(|waiting| waiting.estimate(job.now_ms).is_some()) {
@@ -192,6 +192,10 @@ fn state(job: &JobFacts) -> Markup {
             @if let Some(most) = row.timeout_ms { ", for at most " (words::span(most)) }
         },
     }
+}
+
+fn stopped(row: &JobRow) -> Markup {
+    html! { @if let Some(stopped) = words::stopped(row) { ". " (stopped) } }
 }
 
 fn error(job: &JobFacts) -> Markup {

@@ -46,6 +46,28 @@ fn a_killed_proxy_leaves_its_cells_for_5_s_and_one_behind_a_cut_network_longer()
 }
 
 #[test]
+fn a_waiting_cell_whose_notebook_is_away_is_cancelled_without_blaming_staff() {
+    let mut world = World::new();
+    world.take(Step::ProxyConnects(0));
+    world.take(Step::Submit(0, 0));
+    let connection = world.proxies.remove(&0).unwrap();
+    let ending = Ending::Silent;
+    world.dispatch.on_closed(connection, ending, world.now());
+    world.seconds += 30;
+    let mut batch = Batch::new(world.now());
+    world.dispatch.on_time_passed(&mut batch);
+    let end = batch.actions.iter().find_map(|action| match action {
+        Action::Write(Write::Finish { outcome, error, .. }) => Some((*outcome, error.clone())),
+        _ => None,
+    });
+    let (outcome, error) = end.unwrap();
+    let error = error.unwrap();
+    assert_eq!(outcome, Outcome::Cancelled);
+    assert_eq!(error.name, "NotebookAway");
+    assert_eq!(error.hint.as_deref(), Some("run it again"));
+}
+
+#[test]
 fn the_reader_of_a_replaced_connection_changes_nothing_for_the_newer_one() {
     let mut world = with_an_assigned_cell();
     let job = job_id(0, 0);
