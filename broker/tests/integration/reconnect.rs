@@ -260,7 +260,7 @@ async fn a_started_job_of_a_lost_worker_is_not_run_again() {
         error.value.contains("cpu-0") && error.value.contains("variables are as they were"),
         "{error:?}"
     );
-    assert!(error.hint.as_ref().unwrap().contains("run the cell again"));
+    assert_eq!(error.hint.as_deref(), Some("run the cell again"));
 
     // The lost worker learns that the job is no longer its own, and gets the next one.
     let mut back = FakeWorker::back(&broker.dial, id, &[(job, fencing)]).await;

@@ -96,7 +96,7 @@ fn run_forgotten(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
         "The GPU service lost its latest records, for example in a power failure, and cannot tell \
                 whether this cell ran. It will not run again automatically. Your \
                 variables are as they were before the cell",
-        format!("check what the cell wrote or sent, then run it again, or show a TA job {id}"),
+        "check what the cell wrote or sent, then run it again",
     );
     end_by_broker(dispatch, id, Outcome::WorkerLost, Some(error), batch);
 }

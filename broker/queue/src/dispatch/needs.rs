@@ -9,7 +9,7 @@ use super::{
 use crate::pools::PoolState;
 use baton_humanize::{SAFE, bytes as bytes_of};
 use baton_protocol::{
-    Cell, JobId, Outcome, RemoteError, Requirement,
+    Cell, Outcome, RemoteError, Requirement,
     proxy::WaitingReason,
     worker::{Device, DeviceKind},
 };
@@ -72,7 +72,7 @@ pub(super) fn refuse_without_gpu(dispatch: &mut Dispatch, batch: &mut Batch) {
     }
     for id in asking {
         let error = dispatch.jobs.get(id).and_then(model);
-        let error = error.map(|model| no_gpu(id, model));
+        let error = error.map(no_gpu);
         end_by_broker(dispatch, id, Outcome::Refused, error, batch);
     }
 }
@@ -177,10 +177,10 @@ fn model(job: &Job) -> Option<&str> {
     })
 }
 
-fn no_gpu(job: JobId, model: &str) -> RemoteError {
+fn no_gpu(model: &str) -> RemoteError {
     RemoteError::of_baton(
         "NoGpu",
         format!("The cell asks for the GPU {model}, but the connected workers have no GPU. {SAFE}"),
-        format!("leave --gpu out to run the cell on a processor, or show a TA job {job}"),
+        "leave --gpu out to run the cell on a processor",
     )
 }

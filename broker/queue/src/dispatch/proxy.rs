@@ -158,11 +158,8 @@ fn end_unwelcome(dispatch: &mut Dispatch, id: JobId, why: &Unwelcome, batch: &mu
     match job.phase() {
         Phase::Finished => {}
         Phase::Queued | Phase::Assigned => {
-            let error = RemoteError::of_baton(
-                "GpuServiceError",
-                format!("{why}. {SAFE}"),
-                format!("{}, or show a TA job {id}", why.hint()),
-            );
+            let error =
+                RemoteError::of_baton("GpuServiceError", format!("{why}. {SAFE}"), why.hint());
             end_by_broker(dispatch, id, Outcome::Refused, Some(error), batch);
         }
         Phase::Started => {

@@ -24,7 +24,7 @@ pub(super) fn submitted_again(connection: ConnectionId, job: JobId, batch: &mut 
         format!(
             "The cell was stopped, because its notebook was not connected for too long. {SAFE}"
         ),
-        format!("run the cell again, or show a TA job {job}"),
+        "run the cell again",
     );
     refuse(connection, job, Outcome::WorkerLost, error, batch);
 }

@@ -72,7 +72,7 @@ pub(super) fn worker_lost(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch)
     let error = RemoteError::of_baton(
         "WorkerLost",
         format!("{worker} was lost while this cell ran. {SAFE}"),
-        format!("run the cell again, or show a TA job {id}"),
+        "run the cell again",
     );
     end_by_broker(dispatch, id, Outcome::WorkerLost, Some(error), batch);
 }
@@ -166,13 +166,7 @@ pub(super) fn remainder_lost(dispatch: &mut Dispatch, id: JobId, batch: &mut Bat
     let Some(job) = dispatch.jobs.get_mut(id) else {
         return;
     };
-    let error = |value| {
-        RemoteError::of_baton(
-            "WorkerLost",
-            value,
-            format!("run the cell again, or show a TA job {id}"),
-        )
-    };
+    let error = |value| RemoteError::of_baton("WorkerLost", value, "run the cell again");
     let event = match job.lose_remainder() {
         Remainder::Deferred | Remainder::Sent => {
             job.fence_off();
