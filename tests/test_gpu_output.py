@@ -80,7 +80,7 @@ def test_memory_of_a_gpu_that_nobody_limits_is_said(kernel: Kernel) -> None:
 
 def test_a_gpu_is_refused_where_there_is_none(kernel: Kernel) -> None:
     refused = str(kernel.run("%%gpu --gpu a100\nprint('x')").reply)
-    assert "The cell asks for the GPU a100, but the connected workers have no GPU" in refused
+    assert "This cell asks for the GPU a100, but the connected workers have no GPU" in refused
     assert "leave --gpu out" in refused
     job = re.search(r"\(job ([0-9a-f]{8})\)", refused)
     assert job is not None

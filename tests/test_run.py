@@ -169,7 +169,7 @@ def test_a_run_that_does_not_begin_leaves_the_former_notebook(run: Runs, tmp_pat
     before = (tmp_path / "good.out.ipynb").read_bytes()
     said = run("good.ipynb", "--gpu", "h100")
     assert said.returncode == 3
-    assert "NoGpu: The cell asks for the GPU h100, but the connected workers have no GPU\nhint: leave --gpu out" in (
+    assert "NoGpu: This run asks for the GPU h100, but the connected workers have no GPU\nhint: leave --gpu out" in (
         said.stderr
     )
     assert "Your variables" not in said.stderr

@@ -99,7 +99,7 @@ def test_what_keeps_one_job_from_running_keeps_the_others(run: Runs, tmp_path: P
     write(tmp_path / "train.ipynb", "print(seed)")
     said = run("train.ipynb", "-p", "seed=1..20", "--gpu", "h100")
     assert said.returncode == 3
-    assert "NoGpu: The cell asks for the GPU h100" in said.stderr
+    assert "NoGpu: This run asks for the GPU h100" in said.stderr
     assert said.stderr.endswith("Of 20 jobs, 20 could not run\n")
     assert len(list(tmp_path.glob("*.out.ipynb"))) <= 4
 

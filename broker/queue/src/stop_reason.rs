@@ -1,6 +1,6 @@
 //! Why a job is stopped although its notebook did not ask for it, in words for its owner.
 
-use crate::wording::with_safety;
+use crate::wording::{run_again, with_safety};
 use baton_protocol::{JobKind, RemoteError};
 use serde::{Deserialize, Serialize};
 
@@ -34,10 +34,10 @@ impl StopReason {
         let (name, hint) = match self {
             Self::Staff { .. } => (
                 "CellStopped",
-                "ask your course staff before you run it again",
+                "ask your course staff before you run it again".to_owned(),
             ),
-            Self::NotebookAway {} => ("NotebookAway", "run it again"),
-            Self::Refused { hint, .. } => ("GpuServiceError", hint.as_str()),
+            Self::NotebookAway {} => ("NotebookAway", run_again(kind)),
+            Self::Refused { hint, .. } => ("GpuServiceError", hint.clone()),
         };
         let what = self.sentence_with(kind, when);
         RemoteError::of_baton(name, with_safety(&what, kind), hint)
@@ -96,7 +96,7 @@ mod tests {
             "This cell was stopped before it ran, because its connection to the GPU service was lost. \
              Your variables are as they were before the cell"
         );
-        assert_eq!(error.hint.as_deref(), Some("run it again"));
+        assert_eq!(error.hint.as_deref(), Some("run the cell again"));
         let error = staff(Some("tia"), None).error(JobKind::Notebook, true);
         assert_eq!(
             error.value,

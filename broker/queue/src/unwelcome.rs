@@ -1,6 +1,7 @@
 //! Which messages of a notebook the broker refuses.
 
-use baton_protocol::{Submission, encoded_bytes, proxy::FromProxy};
+use crate::wording::run_again;
+use baton_protocol::{JobKind, Submission, encoded_bytes, proxy::FromProxy};
 
 /// The longest code of a cell, in bytes. No person writes that much.
 const LONGEST_CODE: usize = 1 << 20;
@@ -11,28 +12,18 @@ const LONGEST_METADATA: usize = 64 << 10;
 pub const LARGEST_MESSAGE: usize = 60 << 20;
 
 /// Why a message is refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unwelcome {
     /// The chunks belong to another person or have another size. A worker may have such chunks.
-    #[error("The broker does not have all of this cell's variables")]
     Foreign,
-    #[error(
-        "The code of this cell takes {}; the limit is {}",
-        baton_humanize::bytes(*bytes as u64), baton_humanize::bytes(LONGEST_CODE as u64)
-    )]
-    Code { bytes: usize },
-    #[error("The paths and names of this cell are too long")]
+    Code {
+        bytes: usize,
+    },
     Metadata,
     /// No worker accepts a message of this size.
-    #[error(
-        "This message of the cell takes {}; the limit is {}",
-        baton_humanize::bytes(*bytes as u64), baton_humanize::bytes(LARGEST_MESSAGE as u64)
-    )]
-    Message { bytes: usize },
-    #[error(
-        "Your cells and variables take {} on the broker; your limit is {}",
-        baton_humanize::bytes(*would_be_bytes), baton_humanize::bytes(*limit_bytes)
-    )]
+    Message {
+        bytes: usize,
+    },
     Quota {
         would_be_bytes: u64,
         limit_bytes: u64,
@@ -40,17 +31,51 @@ pub enum Unwelcome {
 }
 
 impl Unwelcome {
-    pub fn hint(&self) -> &'static str {
+    pub(crate) fn sentence(&self, kind: JobKind) -> String {
+        let noun = kind.noun();
         match self {
-            Self::Foreign => "run the cell again",
-            Self::Code { .. } => "put data into a file beside the notebook and read it in the cell",
-            Self::Metadata => "move the notebook to a folder with a shorter path",
-            Self::Message { .. } => "use fewer variables in the cell",
+            Self::Foreign => format!("The broker does not have all of this {noun}'s variables"),
+            Self::Code { bytes } => format!(
+                "The code of this {noun} takes {}; the limit is {}",
+                size(*bytes),
+                size(LONGEST_CODE)
+            ),
+            Self::Metadata => format!("The paths and names of this {noun} are too long"),
+            Self::Message { bytes } => format!(
+                "This message of the {noun} takes {}; the limit is {}",
+                size(*bytes),
+                size(LARGEST_MESSAGE)
+            ),
+            Self::Quota {
+                would_be_bytes,
+                limit_bytes,
+            } => format!(
+                "Your cells and variables take {} on the broker; your limit is {}",
+                baton_humanize::bytes(*would_be_bytes),
+                baton_humanize::bytes(*limit_bytes)
+            ),
+        }
+    }
+
+    pub(crate) fn hint(&self, kind: JobKind) -> String {
+        let noun = kind.noun();
+        match self {
+            Self::Foreign => run_again(kind),
+            Self::Code { .. } => {
+                format!("put data into a file beside the notebook and read it in the {noun}")
+            }
+            Self::Metadata => "move the notebook to a folder with a shorter path".to_owned(),
+            Self::Message { .. } => format!("use fewer variables in the {noun}"),
             Self::Quota { .. } => {
                 "wait until your other cells have ended, or shut down notebooks that you do not use"
+                    .to_owned()
             }
         }
     }
+}
+
+fn size(bytes: usize) -> String {
+    baton_humanize::bytes(bytes as u64)
 }
 
 /// Whether workers accept the message as the broker encodes it. A peer may have used a shorter encoding:

@@ -147,7 +147,7 @@ async fn a_gpu_is_refused_where_there_are_processors_only() {
     let error = error.unwrap();
     assert_eq!(
         error.value,
-        "The cell asks for the GPU a100, but the connected workers have no GPU. Your variables are as they were before the cell"
+        "This cell asks for the GPU a100, but the connected workers have no GPU. Your variables are as they were before the cell"
     );
     // Without a GPU, a requirement of GPU memory is ignored.
     let job = submit(&mut ada, |cell| cell.gpu_memory_bytes = Some(20 << 30)).await;

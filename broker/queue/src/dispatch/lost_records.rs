@@ -11,6 +11,7 @@ use super::{
     orphans, refusals,
     transitions::{abandon, cancel, close, end_by_broker, remainder_lost, requeue},
 };
+use crate::wording::with_safety;
 use baton_protocol::{
     FencingNumber, JobId, Outcome, RemoteError, WorkerId,
     worker::{Acknowledged, ToWorker},
@@ -91,13 +92,16 @@ pub(super) fn proxy_is_ahead(
 
 fn run_forgotten(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
     batch.log(Observation::RecordsLost(id));
-    let error = RemoteError::of_baton(
-        "GpuServiceError",
+    let Some(kind) = dispatch.jobs.get(id).map(|job| job.kind) else {
+        return;
+    };
+    let noun = kind.noun();
+    let what = format!(
         "The GPU service lost its latest records, for example in a power failure, and cannot tell \
-                whether this cell ran. It will not run again automatically. Your \
-                variables are as they were before the cell",
-        "check what the cell wrote or sent, then run it again",
+         whether this {noun} ran. It will not run again automatically"
     );
+    let hint = format!("check what the {noun} wrote or sent, then run it again");
+    let error = RemoteError::of_baton("GpuServiceError", with_safety(&what, kind), hint);
     end_by_broker(dispatch, id, Outcome::WorkerLost, Some(error), batch);
 }
 

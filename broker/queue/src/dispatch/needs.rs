@@ -6,10 +6,13 @@ use super::{
     pools,
     transitions::end_by_broker,
 };
-use crate::pools::PoolState;
-use baton_humanize::{SAFE, bytes as bytes_of};
+use crate::{
+    pools::PoolState,
+    wording::{option, with_safety},
+};
+use baton_humanize::bytes as bytes_of;
 use baton_protocol::{
-    Cell, Outcome, RemoteError, Requirement,
+    Cell, JobKind, Outcome, RemoteError, Requirement,
     proxy::WaitingReason,
     worker::{Device, DeviceKind},
 };
@@ -71,8 +74,8 @@ pub(super) fn refuse_without_gpu(dispatch: &mut Dispatch, batch: &mut Batch) {
         return dispatch.recheck_at(dispatch.complete_at);
     }
     for id in asking {
-        let error = dispatch.jobs.get(id).and_then(model);
-        let error = error.map(no_gpu);
+        let job = dispatch.jobs.get(id);
+        let error = job.and_then(|job| Some(no_gpu(model(job)?, job.kind)));
         end_by_broker(dispatch, id, Outcome::Refused, error, batch);
     }
 }
@@ -177,10 +180,37 @@ fn model(job: &Job) -> Option<&str> {
     })
 }
 
-fn no_gpu(model: &str) -> RemoteError {
+fn no_gpu(model: &str, kind: JobKind) -> RemoteError {
+    let noun = kind.noun();
+    let what =
+        format!("This {noun} asks for the GPU {model}, but the connected workers have no GPU");
     RemoteError::of_baton(
         "NoGpu",
-        format!("The cell asks for the GPU {model}, but the connected workers have no GPU. {SAFE}"),
-        "leave --gpu out to run the cell on a processor",
+        with_safety(&what, kind),
+        format!("leave {} out to run it on a processor", option("gpu", kind)),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_has_the_words_of_its_job() {
+        let refused = |kind| {
+            let error = no_gpu("a100", kind);
+            format!("{}; {}", error.value, error.hint.unwrap_or_default())
+        };
+        assert_eq!(
+            refused(JobKind::Block),
+            "This block asks for the GPU a100, but the connected workers have no GPU. \
+             Your variables are as they were before the block; \
+             leave gpu= out to run it on a processor"
+        );
+        assert_eq!(
+            refused(JobKind::Script),
+            "This run asks for the GPU a100, but the connected workers have no GPU; \
+             leave --gpu out to run it on a processor"
+        );
+    }
 }

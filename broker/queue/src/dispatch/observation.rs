@@ -1,6 +1,6 @@
 //! What operators read in the broker's log about a decision.
 
-use crate::{Unwelcome, record::Phase};
+use crate::record::Phase;
 use baton_protocol::{JobId, WorkerId};
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub enum Observation {
     AwaitsReturn(JobId),
     MessageRefused {
         job: JobId,
-        why: Unwelcome,
+        why: String,
     },
     /// A second process connected with the token of a worker that is already connected.
     SecondWorker {

@@ -7,8 +7,8 @@ use super::{
     lost_records, orphans, refusals,
     transitions::{abandon, cancel, end_by_broker},
 };
-use crate::{Account, StopReason, Unwelcome, record::Write};
-use baton_humanize::{SAFE, one_line};
+use crate::{Account, StopReason, Unwelcome, record::Write, wording::with_safety};
+use baton_humanize::one_line;
 use baton_protocol::{
     Answer, JobId, NotebookId, Outcome, Refusal, RemoteError, Submission,
     proxy::{FromProxy, ToProxy},
@@ -126,10 +126,10 @@ pub(super) fn on_refused(
     };
     let id = match message {
         FromProxy::Submit(submission) if submission.notebook == notebook => {
-            let id = submission.job;
+            let (id, kind) = (submission.job, submission.cell.kind);
             let is_new = !dispatch.jobs.knows(id);
             if is_new && *why != Unwelcome::Foreign {
-                return refusals::too_large(connection, id, why, batch);
+                return refusals::too_large(connection, id, kind, why, batch);
             }
             submit(dispatch, connection, submission, batch);
             if !is_new {
@@ -153,19 +153,22 @@ fn end_unwelcome(dispatch: &mut Dispatch, id: JobId, why: &Unwelcome, batch: &mu
     };
     batch.log(Observation::MessageRefused {
         job: id,
-        why: why.clone(),
+        why: why.sentence(job.kind),
     });
     match job.phase() {
         Phase::Finished => {}
         Phase::Queued | Phase::Assigned => {
-            let error =
-                RemoteError::of_baton("GpuServiceError", format!("{why}. {SAFE}"), why.hint());
+            let error = RemoteError::of_baton(
+                "GpuServiceError",
+                with_safety(&why.sentence(job.kind), job.kind),
+                why.hint(job.kind),
+            );
             end_by_broker(dispatch, id, Outcome::Refused, Some(error), batch);
         }
         Phase::Started => {
             job.stop(StopReason::Refused {
-                why: why.to_string(),
-                hint: why.hint().to_owned(),
+                why: why.sentence(job.kind),
+                hint: why.hint(job.kind),
             });
             cancel(dispatch, id, batch);
         }
@@ -202,15 +205,16 @@ fn submit(
     batch: &mut Batch,
 ) {
     let (id, notebook) = (submission.job, submission.notebook);
+    let kind = submission.cell.kind;
     let open = dispatch.jobs.get(id).map(|job| job.notebook);
     match open.or_else(|| dispatch.jobs.closed(id)) {
         // Another notebook must not learn that the job exists.
         Some(of) if of != notebook => refusals::unknown_job(connection, id, batch),
-        Some(_) if open.is_none() => refusals::submitted_again(connection, id, batch),
+        Some(_) if open.is_none() => refusals::submitted_again(connection, id, kind, batch),
         Some(_) if dispatch.peers.is_followed(id, notebook) => {}
         Some(_) => resume(dispatch, connection, id, 0, batch),
         None if refusals::has_too_many(&dispatch.jobs, notebook) => {
-            refusals::one_too_many(connection, id, batch)
+            refusals::one_too_many(connection, id, kind, batch)
         }
         None => accept(dispatch, submission, batch),
     }

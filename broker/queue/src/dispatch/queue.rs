@@ -24,8 +24,7 @@ const SAME_ESTIMATE_MS: u64 = 2000;
 const MOST_RANGES: usize = 500;
 
 /// Only pages show this: the proxy of such a job is not connected.
-const UNCERTAIN: &str =
-    "the broker was restarted, and the notebook has not resubmitted this cell yet";
+const UNCERTAIN: &str = "the broker was restarted, and the notebook has not reconnected yet";
 
 /// The queue position of a waiting job.
 #[derive(Debug, Clone, PartialEq, Eq)]

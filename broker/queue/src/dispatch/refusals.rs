@@ -1,10 +1,13 @@
 //! Cells that are refused at once. Nothing about them is stored.
 
 use super::{Batch, ConnectionId, jobs::Jobs};
-use crate::Unwelcome;
-use baton_humanize::SAFE;
+use crate::{
+    Unwelcome,
+    wording::{run_again, with_safety},
+};
 use baton_protocol::{
-    Finished, JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, proxy::ToProxy,
+    Finished, JobEvent, JobId, JobKind, NotebookId, NumberedEvent, Outcome, RemoteError,
+    proxy::ToProxy,
 };
 
 /// How many cells of one notebook may be open: waiting, running, or with a result that the notebook
@@ -18,31 +21,40 @@ pub(super) fn has_too_many(jobs: &Jobs, notebook: NotebookId) -> bool {
 
 /// The proxy submits a job that is already closed: it was disconnected for so long that the job
 /// was cancelled.
-pub(super) fn submitted_again(connection: ConnectionId, job: JobId, batch: &mut Batch) {
-    let error = RemoteError::of_baton(
-        "NotebookAway",
-        format!(
-            "The cell was stopped, because its notebook was not connected for too long. {SAFE}"
-        ),
-        "run the cell again",
-    );
+pub(super) fn submitted_again(
+    connection: ConnectionId,
+    job: JobId,
+    kind: JobKind,
+    batch: &mut Batch,
+) {
+    let noun = kind.noun();
+    let what = format!("This {noun} was stopped, because it was not connected for too long");
+    let error = RemoteError::of_baton("NotebookAway", with_safety(&what, kind), run_again(kind));
     refuse(connection, job, Outcome::WorkerLost, error, batch);
 }
 
 /// A notebook that submits cells without waiting for them must not fill the broker.
-pub(super) fn one_too_many(connection: ConnectionId, job: JobId, batch: &mut Batch) {
+pub(super) fn one_too_many(connection: ConnectionId, job: JobId, kind: JobKind, batch: &mut Batch) {
+    let what = format!(
+        "{MOST_OF_NOTEBOOK} cells of this notebook are waiting or running, which is the limit"
+    );
     let error = RemoteError::of_baton(
         "TooManyCells",
-        format!(
-            "{MOST_OF_NOTEBOOK} cells of this notebook are waiting or running, which is the limit. {SAFE}"
-        ),
-        "run this cell again when some of them have ended",
+        with_safety(&what, kind),
+        format!("{} when some of them have ended", run_again(kind)),
     );
     refuse(connection, job, Outcome::Refused, error, batch);
 }
 
-pub(super) fn too_large(connection: ConnectionId, job: JobId, why: &Unwelcome, batch: &mut Batch) {
-    let error = RemoteError::of_baton("CellTooLarge", format!("{why}. {SAFE}"), why.hint());
+pub(super) fn too_large(
+    connection: ConnectionId,
+    job: JobId,
+    kind: JobKind,
+    why: &Unwelcome,
+    batch: &mut Batch,
+) {
+    let what = with_safety(&why.sentence(kind), kind);
+    let error = RemoteError::of_baton("CellTooLarge", what, why.hint(kind));
     refuse(connection, job, Outcome::Refused, error, batch);
 }
 

@@ -5,8 +5,10 @@ use super::{
     Action, Batch, Dispatch, Job, Now, Phase, Remainder, Subscription,
     job::{Abandoned, End},
 };
-use crate::record::Write;
-use baton_humanize::SAFE;
+use crate::{
+    record::Write,
+    wording::{run_again, with_safety},
+};
 use baton_protocol::{
     Finished, JobEvent, JobId, NotebookId, Outcome, RemoteError, Usage, proxy::ToProxy,
     worker::ToWorker,
@@ -68,12 +70,13 @@ pub(super) fn abandon(dispatch: &mut Dispatch, id: JobId, how: Abandoned, batch:
 }
 
 pub(super) fn worker_lost(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
-    let worker = dispatch.peers.name_of_worker(dispatch.jobs.get(id));
-    let error = RemoteError::of_baton(
-        "WorkerLost",
-        format!("{worker} was lost while this cell ran. {SAFE}"),
-        "run the cell again",
-    );
+    let Some(job) = dispatch.jobs.get(id) else {
+        return;
+    };
+    let worker = dispatch.peers.name_of_worker(Some(job));
+    let what = format!("{worker} was lost while this {} ran", job.kind.noun());
+    let what = with_safety(&what, job.kind);
+    let error = RemoteError::of_baton("WorkerLost", what, run_again(job.kind));
     end_by_broker(dispatch, id, Outcome::WorkerLost, Some(error), batch);
 }
 
@@ -166,7 +169,8 @@ pub(super) fn remainder_lost(dispatch: &mut Dispatch, id: JobId, batch: &mut Bat
     let Some(job) = dispatch.jobs.get_mut(id) else {
         return;
     };
-    let error = |value| RemoteError::of_baton("WorkerLost", value, "run the cell again");
+    let kind = job.kind;
+    let error = |value| RemoteError::of_baton("WorkerLost", value, run_again(kind));
     let event = match job.lose_remainder() {
         Remainder::Deferred | Remainder::Sent => {
             job.fence_off();
@@ -181,7 +185,8 @@ pub(super) fn remainder_lost(dispatch: &mut Dispatch, id: JobId, batch: &mut Bat
             state: None,
             files: Vec::new(),
             error: Some(error(format!(
-                "The connection to {worker} was lost before the variables of this cell had arrived"
+                "The connection to {worker} was lost before the variables of this {} had arrived",
+                kind.noun()
             ))),
         },
         // Its notebook already has the result.

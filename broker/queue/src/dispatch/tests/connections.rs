@@ -64,7 +64,7 @@ fn a_waiting_cell_whose_notebook_is_away_is_cancelled_without_blaming_staff() {
     let error = error.unwrap();
     assert_eq!(outcome, Outcome::Cancelled);
     assert_eq!(error.name, "NotebookAway");
-    assert_eq!(error.hint.as_deref(), Some("run it again"));
+    assert_eq!(error.hint.as_deref(), Some("run the cell again"));
 }
 
 #[test]
