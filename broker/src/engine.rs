@@ -234,9 +234,9 @@ async fn serve(
             }
             Some(()) = connections.reader_ended() => continue,
         }
-        let (mut batch, mut answers) = (Batch::new(now()), Vec::new());
+        let (mut batch, mut replies) = (Batch::new(now()), Vec::new());
         for event in events.drain(..) {
-            handle(&mut dispatch, connections, event, &mut batch, &mut answers);
+            handle(&mut dispatch, connections, event, &mut batch, &mut replies);
         }
         // Only the deadline from before this batch counts. Whatever became due since is for the next turn.
         if deadline.is_some_and(|deadline| deadline <= batch.now.instant) {
@@ -246,7 +246,7 @@ async fn serve(
         let actions = batch.actions;
         let stored = perform(engine, &mut dispatch, &mut notes, connections, actions).await;
         stored.inspect_err(|error| connections.report_shortage(&dispatch, error))?;
-        for (caller, done) in answers {
+        for (caller, done) in replies {
             // The caller may be gone.
             let _ = caller.send(done);
         }
@@ -255,14 +255,14 @@ async fn serve(
 }
 
 /// The reply to a request; it is sent only after the change has been stored.
-type Answer = (oneshot::Sender<Result<(), NotDone>>, Result<(), NotDone>);
+type Reply = (oneshot::Sender<Result<(), NotDone>>, Result<(), NotDone>);
 
 fn handle(
     dispatch: &mut Dispatch,
     connections: &mut Connections,
     event: Event,
     batch: &mut Batch,
-    answers: &mut Vec<Answer>,
+    replies: &mut Vec<Reply>,
 ) {
     match event {
         Event::ProxyConnected(connection, outgoing, notebook, account) => {
@@ -301,14 +301,14 @@ fn handle(
         Event::Attachable(account, answer) => drop(answer.send(dispatch.attachable(&account))),
         Event::Discard(account, job, answer) => {
             let done = dispatch.discard(&account, job, batch);
-            answers.push((answer, done));
+            replies.push((answer, done));
         }
         Event::Pools(look, answer) => drop(answer.send(dispatch.on_pools(look, batch))),
         Event::JobsDeleted(jobs) => dispatch.on_jobs_deleted(&jobs),
         Event::Lessons(answer) => drop(answer.send(dispatch.coming_lessons(i64::MAX, batch.now))),
         Event::Act(who, command, answer) => {
             let done = dispatch.act(&who, command, batch);
-            answers.push((answer, done));
+            replies.push((answer, done));
         }
     }
 }

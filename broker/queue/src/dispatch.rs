@@ -78,9 +78,10 @@ pub struct Graces {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// The peer closed it: its process ended, or it reconnects at once.
-    Closed,
-    /// The peer was silent for too long, or this broker closed the connection. The peer may not know yet.
-    Silent,
+    PeerClosed,
+    /// This broker closed it, because the peer was silent for too long or sent something that it should not, or
+    /// because the broker ends. The peer may not know yet.
+    BrokerClosed,
 }
 
 #[derive(Debug, Clone)]
@@ -92,14 +93,14 @@ pub struct Dispatch {
     history: History,
     estimates: Estimates,
     /// The order must be computed again.
-    disordered: bool,
-    /// When a waiting job's position may be sent to its proxy again.
-    notify_at: Option<Instant>,
+    plan_is_stale: bool,
+    /// When the order is computed again, and waiting jobs get their positions.
+    replan_at: Option<Instant>,
     pools: Vec<PoolState>,
     /// By name: until when a pool worker has been asked to stay, in milliseconds since 1970.
     stays: HashMap<String, i64>,
     /// By this time, workers from before this broker's start have reconnected or are lost.
-    complete_at: Instant,
+    restart_grace_ends: Instant,
 }
 
 impl Dispatch {
@@ -125,11 +126,11 @@ impl Dispatch {
             accounts: Accounts::new(courses, loaded.changes, loaded.spent),
             history,
             estimates: Estimates::default(),
-            disordered: true,
-            notify_at: None,
+            plan_is_stale: true,
+            replan_at: None,
             pools: Vec::new(),
             stays: HashMap::new(),
-            complete_at: match is_first_start {
+            restart_grace_ends: match is_first_start {
                 true => now.instant,
                 false => until,
             },
@@ -221,8 +222,8 @@ impl Dispatch {
                     notebook.connection = None;
                     notebook.subscriptions.clear();
                     let grace = match ending {
-                        Ending::Closed => self.graces.proxy,
-                        Ending::Silent => self.graces.silent_proxy,
+                        Ending::PeerClosed => self.graces.proxy,
+                        Ending::BrokerClosed => self.graces.silent_proxy,
                     };
                     notebook.deadline = Some(now.instant + grace);
                 }
@@ -234,7 +235,7 @@ impl Dispatch {
                     worker.connection = None;
                     worker.disconnected_since_ms = Some(now.unix_ms);
                     worker.deadline = Some(now.instant + self.graces.worker);
-                    self.disordered = true;
+                    self.plan_is_stale = true;
                 }
             }
             None => {}
@@ -249,7 +250,7 @@ impl Dispatch {
 
     pub fn on_courses_changed(&mut self, courses: Arc<Courses>) {
         self.accounts.on_file_changed(courses);
-        self.disordered = true;
+        self.plan_is_stale = true;
     }
 
     /// The pools report their workers and learn about the demand.
@@ -344,6 +345,6 @@ impl Dispatch {
 
     /// The order is computed and positions are sent again at this time, or earlier.
     fn recheck_at(&mut self, at: Instant) {
-        self.notify_at = Some(self.notify_at.map_or(at, |earlier| earlier.min(at)));
+        self.replan_at = Some(self.replan_at.map_or(at, |earlier| earlier.min(at)));
     }
 }

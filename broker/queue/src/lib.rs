@@ -30,4 +30,4 @@ pub use identity::{Identity, Role};
 pub use record::{AuditEntry, Loaded, MemoryCurve, OpenJob, Phase, Remainder, Write};
 pub use spent::Spent;
 pub use stop_reason::StopReason;
-pub use unwelcome::{LARGEST_MESSAGE, Unwelcome, fits, measured};
+pub use unwelcome::{LARGEST_PEER_MESSAGE_BYTES, Unwelcome, fits, measured};

@@ -7,9 +7,9 @@ use baton_protocol::{JobKind, Submission, encoded_bytes, proxy::FromProxy};
 const LONGEST_CODE: usize = 1 << 20;
 /// The largest size of everything else in a cell: paths, versions, names.
 const LONGEST_METADATA: usize = 64 << 10;
-/// The largest message of a peer, in bytes. The manifest of a very large state has a few megabytes. The
-/// limit is slightly below that of the peers, because the broker forwards a message inside a larger one.
-pub const LARGEST_MESSAGE: usize = 60 << 20;
+/// The largest message that the broker accepts. The manifest of a very large state has a few megabytes. The
+/// limit is slightly below what peers accept, because the broker forwards a message inside a larger one.
+pub const LARGEST_PEER_MESSAGE_BYTES: usize = 60 << 20;
 
 /// Why a message is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Unwelcome {
             Self::Message { bytes } => format!(
                 "This message of the {noun} takes {}; the limit is {}",
                 size(*bytes),
-                size(LARGEST_MESSAGE)
+                size(LARGEST_PEER_MESSAGE_BYTES)
             ),
             Self::Quota {
                 would_be_bytes,
@@ -82,7 +82,7 @@ fn size(bytes: usize) -> String {
 /// readers accept fields without names.
 pub fn fits(message: &FromProxy) -> Result<(), Unwelcome> {
     let bytes = encoded_bytes(message);
-    match bytes > LARGEST_MESSAGE {
+    match bytes > LARGEST_PEER_MESSAGE_BYTES {
         true => Err(Unwelcome::Message { bytes }),
         false => Ok(()),
     }

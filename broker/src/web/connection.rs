@@ -16,7 +16,7 @@ use axum::{
     extract::ws::{CloseFrame, Message, WebSocket, close_code},
 };
 use baton_broker_queue::{
-    Account, ConnectionId, Ending, Identity, LARGEST_MESSAGE, WorkerHello, check_hello,
+    Account, ConnectionId, Ending, Identity, LARGEST_PEER_MESSAGE_BYTES, WorkerHello, check_hello,
 };
 use baton_protocol::{
     Machine, PROTOCOL_VERSION, Refusal, decode, decode_bounded, encode, encoded_bytes,
@@ -138,7 +138,7 @@ pub(crate) async fn serve_worker(mut opened: Opened, identity: &Identity, most_s
             }
             let came = |connection, outgoing| Event::WorkerConnected(connection, outgoing, hello);
             // A notebook would not accept it from the broker.
-            let fits = |message: &FromWorker| encoded_bytes(message) <= LARGEST_MESSAGE;
+            let fits = |message: &FromWorker| encoded_bytes(message) <= LARGEST_PEER_MESSAGE_BYTES;
             let event = |connection, message, _| {
                 let fits = fits(&message);
                 if !fits {
@@ -306,14 +306,14 @@ async fn read<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>>
         let message = tokio::select! {
             message = reader.next() => match message {
                 Some(Ok(message)) => message,
-                Some(Err(_)) | None => return Ending::Closed,
+                Some(Err(_)) | None => return Ending::PeerClosed,
             },
-            () = sleep_until(heard + SILENCE) => return Ending::Silent,
+            () = sleep_until(heard + SILENCE) => return Ending::BrokerClosed,
             // A ping in the middle of a message restarts this wait; without one, the silence ends it.
             _ = looks.tick(), if meter.is_in_message() => {
                 if watch.is_too_slow(meter, Instant::now()) {
                     tracing::warn!("Disconnected a client: its message took too long");
-                    return Ending::Silent;
+                    return Ending::BrokerClosed;
                 }
                 continue;
             }
@@ -324,19 +324,19 @@ async fn read<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>>
                     let booking = meter.finished();
                     watch.finished();
                     let Some(event) = event(message, booking).await else {
-                        return Ending::Silent;
+                        return Ending::BrokerClosed;
                     };
                     if inbox.send(event).await.is_err() {
-                        return Ending::Silent;
+                        return Ending::BrokerClosed;
                     }
                 }
                 Err(error) => {
                     tracing::warn!("Disconnected a client: {error}");
-                    return Ending::Silent;
+                    return Ending::BrokerClosed;
                 }
             },
             Message::Ping(payload) | Message::Pong(payload) => meter.control(payload.len()),
-            Message::Text(_) | Message::Close(_) => return Ending::Closed,
+            Message::Text(_) | Message::Close(_) => return Ending::PeerClosed,
         }
         heard = Instant::now();
     }
@@ -363,7 +363,7 @@ async fn write(
         tokio::select! {
             // This ends the connection even if the peer does not read.
             () = close.cancelled() => break,
-            sent = send_next => if sent.is_err() { return Ending::Closed },
+            sent = send_next => if sent.is_err() { return Ending::PeerClosed },
         }
     }
     let goodbye = async {
@@ -378,7 +378,7 @@ async fn write(
         writer.send(Message::Close(Some(come_back))).await
     };
     drop(timeout(Duration::from_secs(1), goodbye).await);
-    Ending::Silent
+    Ending::BrokerClosed
 }
 
 /// Sends all waiting frames in one write.

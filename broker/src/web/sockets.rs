@@ -14,7 +14,7 @@ use axum::{
     response::Response,
     routing::get,
 };
-use baton_broker_queue::LARGEST_MESSAGE;
+use baton_broker_queue::LARGEST_PEER_MESSAGE_BYTES;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -108,7 +108,7 @@ async fn as_long_as_admitted(
 
 fn sized(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
     upgrade
-        .max_message_size(LARGEST_MESSAGE)
-        .max_frame_size(LARGEST_MESSAGE)
+        .max_message_size(LARGEST_PEER_MESSAGE_BYTES)
+        .max_frame_size(LARGEST_PEER_MESSAGE_BYTES)
         .read_buffer_size(READ_BUFFER_BYTES)
 }

@@ -231,7 +231,7 @@ fn steer(
     let job = waiting_job(dispatch, who, id)?;
     batch.write(change(job));
     let course = job.account.course.clone();
-    dispatch.disordered = true;
+    dispatch.plan_is_stale = true;
     Ok(course)
 }
 
@@ -276,7 +276,7 @@ fn drain(
     dispatch
         .accounts
         .change_worker(worker.clone(), paused, batch);
-    dispatch.disordered = true;
+    dispatch.plan_is_stale = true;
     Ok(Done {
         action: api::Action::Drain,
         course: String::new(),
@@ -293,7 +293,7 @@ fn resume(
 ) -> Result<Done, NotDone> {
     may_steer_worker(dispatch, who, &worker)?;
     dispatch.accounts.change_worker(worker.clone(), None, batch);
-    dispatch.disordered = true;
+    dispatch.plan_is_stale = true;
     Ok(Done {
         action: api::Action::Resume,
         course: String::new(),
@@ -337,7 +337,7 @@ fn change_course(
     dispatch
         .accounts
         .change_course(course.clone(), change, batch);
-    dispatch.disordered = true;
+    dispatch.plan_is_stale = true;
     Ok(Done {
         action: api::Action::ChangeCourse,
         subject: course.clone(),
@@ -388,7 +388,7 @@ fn revoke(
         detail: None,
     };
     dispatch.accounts.set_allowance(account, None, batch);
-    dispatch.disordered = true;
+    dispatch.plan_is_stale = true;
     Ok(done)
 }
 

@@ -33,7 +33,7 @@ pub(super) fn changed(
     };
     let offer = Arc::make_mut(&mut worker.offer);
     offer.machine.environments = with_short_reasons(environments);
-    dispatch.disordered = true;
+    dispatch.plan_is_stale = true;
     dispatch.peers.ask_for_locks(connection, id, batch);
 }
 
@@ -60,7 +60,7 @@ pub(super) fn failed(
         environment: Some(name.to_owned()),
         why,
     });
-    dispatch.disordered = true;
+    dispatch.plan_is_stale = true;
 }
 
 /// Stores the lock of an environment. The last lock that any worker has sent counts.

@@ -47,7 +47,7 @@ pub(super) fn next_deadline(dispatch: &Dispatch) -> Option<Instant> {
     let peers = workers.chain(notebooks).chain(missed).chain(unclaimed);
     let peers = peers.chain(orphans::end_at(dispatch));
     let line = dispatch
-        .notify_at
+        .replan_at
         .into_iter()
         .chain(dispatch.estimates.continue_at());
     peers.chain(line).min()
@@ -111,7 +111,7 @@ fn on_worker_gone(dispatch: &mut Dispatch, id: WorkerId, batch: &mut Batch) {
         worker: id,
         at_ms: batch.now.unix_ms,
     });
-    dispatch.disordered = true;
+    dispatch.plan_is_stale = true;
 }
 
 /// The notebook kernel has ended, so no results are needed except those of orphans.

@@ -45,7 +45,7 @@ pub struct Job {
     /// No notebook waits for its end any more.
     pub(super) abandoned: Option<Abandoned>,
     /// Set if its notebook kernel has ended: how long its result is kept for another kernel.
-    orphaned: Option<Instant>,
+    kept_until: Option<Instant>,
     /// The other notebook that follows it (`%gpu_attach`).
     pub(super) attached: Option<NotebookId>,
     /// Set when it has finished.
@@ -112,7 +112,7 @@ impl Job {
             front_ms: None,
             unclaimed: None,
             abandoned: None,
-            orphaned: None,
+            kept_until: None,
             attached: None,
             outcome: None,
             cell_key: submission.cell_key,
@@ -132,7 +132,7 @@ impl Job {
     }
 
     pub(super) fn from_stored(open: OpenJob, until: Instant, now: Now) -> Self {
-        let orphaned = open
+        let kept_until = open
             .orphaned_ms
             .map(|since_ms| orphans::until(since_ms, now));
         Self {
@@ -155,12 +155,12 @@ impl Job {
             stopped: open.stopped,
             held: open.held,
             front_ms: open.front_ms,
-            unclaimed: orphaned.is_none().then_some(Unclaimed {
+            unclaimed: kept_until.is_none().then_some(Unclaimed {
                 until,
                 last_event: open.last_event,
             }),
             abandoned: None,
-            orphaned,
+            kept_until,
             attached: None,
             outcome: open.outcome,
             cell_key: open.cell_key,
@@ -355,7 +355,7 @@ impl Job {
     /// Its notebook kernel has ended, and its result is kept for another one.
     pub(super) fn orphan(&mut self, now: Now) -> Write {
         self.unclaimed = None;
-        self.orphaned = Some(orphans::until(now.unix_ms, now));
+        self.kept_until = Some(orphans::until(now.unix_ms, now));
         Write::Orphan {
             job: self.id,
             at_ms: Some(now.unix_ms),
@@ -364,7 +364,7 @@ impl Job {
 
     /// Its notebook kernel was only disconnected.
     pub(super) fn adopt(&mut self) -> Write {
-        self.orphaned = None;
+        self.kept_until = None;
         Write::Orphan {
             job: self.id,
             at_ms: None,
@@ -417,9 +417,14 @@ impl Job {
         self.front_ms
     }
 
+    /// Whether its notebook kernel has ended.
+    pub(super) fn is_orphan(&self) -> bool {
+        self.kept_until.is_some()
+    }
+
     /// How long the result of an orphan is kept; `None` if it is none.
-    pub(super) fn orphaned(&self) -> Option<Instant> {
-        self.orphaned
+    pub(super) fn kept_until(&self) -> Option<Instant> {
+        self.kept_until
     }
 
     pub(super) fn timeout_ms(&self) -> Option<u64> {
@@ -460,7 +465,7 @@ impl Job {
 
     /// Whether the job's result is kept although its notebook is absent.
     pub(super) fn is_kept(&self) -> bool {
-        self.orphaned.is_some() || self.unclaimed.is_some()
+        self.kept_until.is_some() || self.unclaimed.is_some()
     }
 
     /// Whether a result that is kept exists only in the session.
@@ -478,8 +483,8 @@ impl Job {
         self.kind.outlives_kernel() && !self.cancel_wanted && self.abandoned.is_none()
     }
 
-    pub(super) fn is_old(&self, now: Instant) -> bool {
-        self.phase == Phase::Finished && self.orphaned.is_some_and(|until| until <= now)
+    pub(super) fn has_expired(&self, now: Instant) -> bool {
+        self.phase == Phase::Finished && self.kept_until.is_some_and(|until| until <= now)
     }
 }
 

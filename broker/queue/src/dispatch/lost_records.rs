@@ -113,7 +113,7 @@ pub(super) fn claim(dispatch: &mut Dispatch, id: JobId, after: u64) -> bool {
     let claimed = job.unclaimed.take();
     if claimed.is_some() {
         job.waiting = None;
-        dispatch.disordered = true;
+        dispatch.plan_is_stale = true;
     }
     after <= claimed.map_or(job.last_event(), |stored| stored.last_event)
 }

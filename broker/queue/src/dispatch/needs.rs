@@ -70,8 +70,8 @@ pub(super) fn refuse_without_gpu(dispatch: &mut Dispatch, batch: &mut Batch) {
         return;
     }
     // Workers from before this broker's start may still reconnect.
-    if batch.now.instant < dispatch.complete_at {
-        return dispatch.recheck_at(dispatch.complete_at);
+    if batch.now.instant < dispatch.restart_grace_ends {
+        return dispatch.recheck_at(dispatch.restart_grace_ends);
     }
     for id in asking {
         let job = dispatch.jobs.get(id);

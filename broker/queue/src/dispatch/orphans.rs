@@ -27,7 +27,7 @@ pub(super) fn orphan(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) -> b
     let Some(job) = dispatch.jobs.get_mut(id) else {
         return false;
     };
-    if job.orphaned().is_some() {
+    if job.is_orphan() {
         return true;
     }
     if !(job.may_be_orphaned() && job.is_salvageable()) {
@@ -52,7 +52,7 @@ fn keep_for_others(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
 /// The notebook kernel was only disconnected.
 pub(super) fn adopt(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
     let job = dispatch.jobs.get_mut(id);
-    if let Some(job) = job.filter(|job| job.attached.is_none() && job.orphaned().is_some()) {
+    if let Some(job) = job.filter(|job| job.attached.is_none() && job.is_orphan()) {
         batch.write(job.adopt());
         if let Some(connection) = dispatch.peers.runner(job) {
             batch.send_worker(connection, ToWorker::Adopted { job: id });
@@ -74,9 +74,7 @@ pub(super) fn attach(
         .get(&notebook)
         .and_then(|notebook| notebook.account.clone());
     let job = dispatch.jobs.get_mut(id).filter(|job| {
-        job.orphaned().is_some()
-            && Some(&job.account) == account.as_ref()
-            && after <= job.last_event()
+        job.is_orphan() && Some(&job.account) == account.as_ref() && after <= job.last_event()
     });
     let Some(job) = job else {
         return refusals::unknown_job(connection, id, batch);
@@ -104,7 +102,7 @@ pub(super) fn on_detach(
     };
     if job.attached.is_some() {
         detach(dispatch, id);
-    } else if job.may_be_orphaned() && job.started_ms().is_some() && job.orphaned().is_none() {
+    } else if job.may_be_orphaned() && job.started_ms().is_some() && !job.is_orphan() {
         if let Some(notebook) = dispatch.peers.notebooks.get_mut(&job.notebook) {
             notebook.subscriptions.remove(&id);
         }
@@ -131,7 +129,7 @@ pub(super) fn detach_all(dispatch: &mut Dispatch, notebook: NotebookId) {
 
 pub(super) fn attachable(dispatch: &Dispatch, account: &Account) -> Vec<AttachableJob> {
     let of_person =
-        |job: &Job| job.orphaned().is_some() && job.abandoned.is_none() && job.account == *account;
+        |job: &Job| job.is_orphan() && job.abandoned.is_none() && job.account == *account;
     let jobs = dispatch.jobs.in_order(of_person);
     let entry = |job: &Job| AttachableJob {
         job: job.id,
@@ -151,7 +149,7 @@ pub(super) fn discard(
     batch: &mut Batch,
 ) -> Result<(), NotDone> {
     let job = dispatch.jobs.get(id);
-    job.filter(|job| job.orphaned().is_some() && job.account == *account)
+    job.filter(|job| job.is_orphan() && job.account == *account)
         .ok_or(NotDone::UnknownJob(id))?;
     abandon(dispatch, id, Abandoned::AsItEnded, batch);
     Ok(())
@@ -162,11 +160,11 @@ pub(super) fn end_at(dispatch: &Dispatch) -> Option<Instant> {
         .jobs
         .iter()
         .filter(|job| job.phase() == Phase::Finished);
-    finished.filter_map(Job::orphaned).min()
+    finished.filter_map(Job::kept_until).min()
 }
 
 pub(super) fn forget_old(dispatch: &mut Dispatch, batch: &mut Batch) {
-    for job in dispatch.jobs.ids(|job| job.is_old(batch.now.instant)) {
+    for job in dispatch.jobs.ids(|job| job.has_expired(batch.now.instant)) {
         close(dispatch, job, batch);
     }
 }

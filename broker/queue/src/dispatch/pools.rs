@@ -10,7 +10,7 @@ use std::sync::Arc;
 const MINUTE_MS: u64 = 60_000;
 
 pub(super) fn on_look(dispatch: &mut Dispatch, look: PoolLook, batch: &mut Batch) -> PoolsPresent {
-    dispatch.disordered |= dispatch.pools != look.pools;
+    dispatch.plan_is_stale |= dispatch.pools != look.pools;
     dispatch.pools = look.pools;
     dispatch.stays = look.stays;
     let workers: Vec<WorkerId> = dispatch.peers.workers.keys().copied().collect();

@@ -247,7 +247,7 @@ fn accept(dispatch: &mut Dispatch, mut submission: Submission, batch: &mut Batch
     if let Err(refusal) = granted {
         end_by_broker(dispatch, id, Outcome::Refused, Some(refusal), batch);
     }
-    dispatch.disordered = true;
+    dispatch.plan_is_stale = true;
 }
 
 /// No answer is kept for a worker that is disconnected: it asks its open questions again when it

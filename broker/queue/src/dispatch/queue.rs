@@ -42,17 +42,17 @@ pub struct Waiting {
 }
 
 pub(super) fn assign_and_notify(dispatch: &mut Dispatch, batch: &mut Batch) {
-    if dispatch.notify_at.is_some_and(|at| at <= batch.now.instant) {
-        dispatch.disordered = true;
+    if dispatch.replan_at.is_some_and(|at| at <= batch.now.instant) {
+        dispatch.plan_is_stale = true;
     }
-    dispatch.disordered |= estimate::proceed(dispatch, batch.now);
-    if !dispatch.disordered {
+    dispatch.plan_is_stale |= estimate::proceed(dispatch, batch.now);
+    if !dispatch.plan_is_stale {
         return;
     }
     refuse_without_budget(dispatch, batch);
     needs::refuse_without_gpu(dispatch, batch);
-    dispatch.disordered = false;
-    dispatch.notify_at = None;
+    dispatch.plan_is_stale = false;
+    dispatch.replan_at = None;
     let workers = connected_workers(dispatch, batch.now);
     let plan = order::plan(
         &unfinished(dispatch, batch.now),

@@ -153,7 +153,7 @@ impl World {
             }
             Step::ProxyGoes(proxy) => {
                 if let Some(connection) = self.proxies.remove(&proxy) {
-                    self.dispatch.on_closed(connection, Ending::Closed, now);
+                    self.dispatch.on_closed(connection, Ending::PeerClosed, now);
                 }
             }
             Step::Submit(proxy, job) => {
@@ -214,7 +214,7 @@ impl World {
             Step::WorkerGoes(worker) => {
                 let side = self.workers.entry(worker).or_default();
                 if let Some(connection) = side.connection.take() {
-                    self.dispatch.on_closed(connection, Ending::Closed, now);
+                    self.dispatch.on_closed(connection, Ending::PeerClosed, now);
                 }
             }
             Step::WorkerDrains(worker) => {
@@ -367,7 +367,7 @@ impl World {
             assert_eq!(stored.acknowledged, job.acknowledged());
             assert_eq!(stored.held.as_deref(), job.held());
             assert_eq!(stored.front_ms, job.front_ms());
-            assert_eq!(stored.orphaned_ms.is_some(), job.orphaned().is_some());
+            assert_eq!(stored.orphaned_ms.is_some(), job.is_orphan());
             if job.phase() == Phase::Finished {
                 assert!([stored.remainder, Remainder::Nothing].contains(&job.remainder()));
             }

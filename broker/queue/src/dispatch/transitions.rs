@@ -23,7 +23,7 @@ pub(super) fn requeue(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
         return;
     };
     batch.write(job.requeue());
-    dispatch.disordered = true;
+    dispatch.plan_is_stale = true;
 }
 
 pub(super) fn cancel(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
@@ -121,7 +121,7 @@ pub(super) fn after_last_event(dispatch: &mut Dispatch, id: JobId, end: End, bat
         return;
     };
     batch.write(job.finish(end, batch.now));
-    dispatch.disordered = true;
+    dispatch.plan_is_stale = true;
     let notebook = job.notebook;
     let is_left = !job.is_kept() && !dispatch.peers.notebooks.contains_key(&notebook);
     let nobody_asks = job.abandoned.is_some() || is_left;
@@ -181,7 +181,7 @@ pub(super) fn remainder_lost(dispatch: &mut Dispatch, id: JobId, batch: &mut Bat
                 ))),
             }
         }
-        Remainder::Session if job.orphaned().is_some() => JobEvent::Salvaged {
+        Remainder::Session if job.is_orphan() => JobEvent::Salvaged {
             state: None,
             files: Vec::new(),
             error: Some(error(format!(

@@ -51,7 +51,7 @@ pub(super) fn on_connected(
         })
         .collect();
     compare_assignments(dispatch, connection, id, &held, batch);
-    dispatch.disordered = true;
+    dispatch.plan_is_stale = true;
 }
 
 /// Refuses another process than the one that is registered as this worker.
@@ -222,7 +222,7 @@ fn drain(dispatch: &mut Dispatch, id: WorkerId, batch: &mut Batch) {
     if let Some(worker) = dispatch.peers.workers.get_mut(&id) {
         worker.draining = true;
     }
-    dispatch.disordered = true;
+    dispatch.plan_is_stale = true;
     let busy: HashSet<NotebookId> = dispatch
         .jobs
         .iter()
@@ -266,7 +266,7 @@ fn held_by_worker(
     if job.deferred_wanted {
         batch.send_worker(connection, ToWorker::DeferredWanted { job: id });
     }
-    if job.orphaned().is_some() {
+    if job.is_orphan() {
         batch.send_worker(connection, ToWorker::Salvage { job: id });
     } else if job.kind.outlives_kernel() {
         batch.send_worker(connection, ToWorker::Adopted { job: id });
@@ -332,6 +332,6 @@ fn warm_sessions(
         let held = |notebook: &NotebookId| warm.contains(notebook);
         worker.keeping = keeping.into_iter().filter(held).collect();
         worker.warm = warm;
-        dispatch.disordered = true;
+        dispatch.plan_is_stale = true;
     }
 }

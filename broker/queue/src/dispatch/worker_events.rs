@@ -245,14 +245,14 @@ pub(super) fn no_session_starts(
             environment: None,
             why,
         });
-        dispatch.disordered = true;
+        dispatch.plan_is_stale = true;
     }
 }
 
 pub(super) fn session_starts(dispatch: &mut Dispatch, worker: WorkerId) {
     if let Some(worker) = dispatch.peers.workers.get_mut(&worker) {
         worker.failing = None;
-        dispatch.disordered = true;
+        dispatch.plan_is_stale = true;
     }
 }
 

@@ -347,7 +347,7 @@ impl World {
         line.open_at_broker = false;
         line.to_broker.clear();
         self.dispatch
-            .on_closed(line.id, Ending::Closed, at(self.seconds));
+            .on_closed(line.id, Ending::PeerClosed, at(self.seconds));
         self.perform(Batch::new(at(self.seconds)));
     }
 

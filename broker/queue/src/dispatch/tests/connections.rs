@@ -41,8 +41,8 @@ fn check_stopped(ending: Ending, after_seconds: u8) {
 
 #[test]
 fn a_killed_proxy_leaves_its_cells_for_5_s_and_one_behind_a_cut_network_longer() {
-    check_stopped(Ending::Closed, 5);
-    check_stopped(Ending::Silent, 30);
+    check_stopped(Ending::PeerClosed, 5);
+    check_stopped(Ending::BrokerClosed, 30);
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_waiting_cell_whose_notebook_is_away_is_cancelled_without_blaming_staff() {
     world.take(Step::ProxyConnects(0));
     world.take(Step::Submit(0, 0));
     let connection = world.proxies.remove(&0).unwrap();
-    let ending = Ending::Silent;
+    let ending = Ending::BrokerClosed;
     world.dispatch.on_closed(connection, ending, world.now());
     world.seconds += 30;
     let mut batch = Batch::new(world.now());

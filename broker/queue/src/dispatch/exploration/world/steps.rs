@@ -162,7 +162,7 @@ impl World {
         (
             peers,
             dispatch.jobs.count_closed(),
-            left(dispatch.notify_at),
+            left(dispatch.replan_at),
         )
             .hash(state);
         if let Some(disk) = &self.remembered {
