@@ -1,6 +1,6 @@
 //! The command `baton`: reads the command line, sets up logging, calls one crate's `run`.
 
-// An ordinary `println!` panics if nobody reads it.
+// An ordinary `println!` panics if its reader has ended.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 #[macro_use]

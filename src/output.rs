@@ -1,7 +1,7 @@
 //! What commands print to the terminal, a file or another program.
 //!
-//! **Invariant:** no command ends because nobody reads its output. `baton run … | head -1` runs to its end, and so does a
-//! service whose terminal has been closed.
+//! **Invariant:** no command ends because its reader has ended. `baton run … | head -1` runs to its end, and so does
+//! a service whose terminal has been closed.
 
 use std::{
     fmt::Arguments,
@@ -12,7 +12,7 @@ use std::{
 /// Begins the error with which a command ends.
 pub(crate) const ERROR_PREFIX: &str = "Error: ";
 
-/// Why output is missing, if somebody may miss it: for example because the disk is full.
+/// Why output is missing although it has a reader: for example because the disk is full.
 static MISSING: Mutex<Option<io::Error>> = Mutex::new(None);
 
 /// As `print!`.
@@ -46,16 +46,16 @@ pub(crate) fn to_stderr(text: Arguments<'_>) {
     let _ = io::stderr().lock().write_fmt(text);
 }
 
-/// Returns whether somebody may read more of it.
+/// Returns whether the reader may read more of it.
 pub(crate) fn bytes_to_stdout(bytes: &[u8]) -> bool {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
-    let is_read = !written.as_ref().is_err_and(nobody_reads);
+    let is_read = !written.as_ref().is_err_and(has_no_reader);
     note(written);
     is_read
 }
 
-/// Why output that somebody may miss could not be written.
+/// Why output that has a reader could not be written.
 pub(crate) fn missing() -> Option<io::Error> {
     MISSING
         .lock()
@@ -65,7 +65,7 @@ pub(crate) fn missing() -> Option<io::Error> {
 
 fn note(written: io::Result<()>) {
     if let Err(error) = written
-        && !nobody_reads(&error)
+        && !has_no_reader(&error)
     {
         let mut missing = MISSING.lock().unwrap_or_else(PoisonError::into_inner);
         missing.get_or_insert(error);
@@ -73,7 +73,7 @@ fn note(written: io::Result<()>) {
 }
 
 /// The other program has ended, or the terminal is closed.
-fn nobody_reads(error: &io::Error) -> bool {
+fn has_no_reader(error: &io::Error) -> bool {
     error.kind() == ErrorKind::BrokenPipe
         || error.raw_os_error() == Some(nix::errno::Errno::EIO as i32)
 }

@@ -349,7 +349,7 @@ settings! {
     flag: Some(("worker-grace", &["broker"])),
     default: Text("5s");
 
-    #[doc = "How long a notebook may take to reconnect after its connection was closed, for example because its kernel was killed. Then its cells are stopped. If the connection falls silent, as in a network failure, the broker notices after 45 seconds, and the notebook then has 30 seconds. Use a larger value if a server between notebooks and broker may be restarted."]
+    #[doc = "How long a notebook may take to reconnect after its connection was closed, for example because its kernel was killed. Then its cells are stopped. If the notebook stops responding, as in a network failure, the broker notices after 45 seconds, and the notebook then has 30 seconds. Use a larger value if a server between notebooks and broker may be restarted."]
     broker_proxy_grace: Duration = "broker.proxy_grace",
     flag: Some(("proxy-grace", &["broker"])),
     default: Text("5s");

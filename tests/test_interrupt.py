@@ -316,7 +316,7 @@ def test_a_restart_frees_the_worker(service: Service, new_kernel: Callable[..., 
     cell = kernel.begin("%%gpu\nprint('begun')\nwhile True:\n    pass")
     cell.wait_for_text("begun")
     kernel.restart()
-    # Less than the 75 s after which the broker gives up a notebook that fell silent.
+    # Less than the 75 s after which the broker gives up a notebook that does not respond.
     assert kernel.gpu("print('free')", seconds=60).ok().stdout == "free\n"
 
 

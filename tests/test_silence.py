@@ -85,6 +85,6 @@ def test_a_cell_that_ended_meanwhile_is_returned(service: Service, relay: Relay,
     with stopped(kernel.proxy):
         relay.cut()
         relay.mend()
-        wait_until(lambda: "fell silent" in service.log("broker"), "the broker gives up waiting")
+        wait_until(lambda: "does not respond; the job's result" in service.log("broker"), "the broker gives up waiting")
     cell.finish().ok()
     assert kernel.evaluate("values") == [1, 2, 3]

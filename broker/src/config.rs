@@ -72,7 +72,7 @@ pub struct Config {
     /// How long a proxy may take to reconnect after its connection was closed, for example because
     /// it ended. After that, its jobs are cancelled and its sessions ended.
     pub proxy_grace: Duration,
-    /// The same for a proxy that fell silent, as behind a cut network, or that only a worker has reported.
+    /// The same for a proxy that stopped responding, as behind a cut network, or that only a worker has reported.
     pub silent_proxy_grace: Duration,
     /// The same for workers and proxies from before this broker's start, which may be waiting
     /// longer before their next attempt to connect.

@@ -76,7 +76,7 @@ pub(crate) struct UsageArguments {
     json: bool,
 }
 
-/// Explain why a job is where it is
+/// Explain a job's queue position
 #[derive(Args)]
 pub(crate) struct Explain {
     #[command(flatten)]

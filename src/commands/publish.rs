@@ -36,7 +36,7 @@ const ROUNDS: usize = 3;
 pub(crate) struct Publish {
     /// The name of the course
     course: String,
-    /// Replace a file of the same name
+    /// The files to publish; each replaces a public file of the same name
     #[arg(value_name = "FILE", group = "what")]
     files: Vec<PathBuf>,
     /// List public files
@@ -98,11 +98,11 @@ struct Course {
 
 impl Course {
     async fn publish(&self, path: &Path) -> anyhow::Result<PublicFile> {
-        let name = path.file_name().context("It is not a file")?;
-        let name = name.to_str().context("Its name is not UTF-8")?.to_owned();
+        let name = path.file_name().context("not a file")?;
+        let name = name.to_str().context("the name is not UTF-8")?.to_owned();
         let file = File::open(path)?;
         let cuts = cuts(&file)?;
-        anyhow::ensure!(!cuts.is_empty(), "It is empty");
+        anyhow::ensure!(!cuts.is_empty(), "the file is empty");
         let hashes: Vec<ChunkHash> = cuts.keys().copied().collect();
         for _ in 0..ROUNDS {
             let missing = self.chunk_client.missing(&hashes).await?;

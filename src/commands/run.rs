@@ -86,7 +86,7 @@ pub(crate) fn main(
     let request = Request::read(of, &words).map_err(RunError::WrongCommandLine)?;
     if let Some(begun) = &of.in_background {
         let _ = unistd::setsid();
-        let job: JobId = begun.parse().context("Which job?")?;
+        let job: JobId = begun.parse().context("`--in-background` needs a job id")?;
         let folder = RunFolder::of(&settings.state_folder, job);
         return match folder.read_if_any()? {
             Some(record) => {
@@ -162,7 +162,7 @@ fn run_to_end(run: Run<'_>, in_background: bool) -> anyhow::Result<Ended> {
 /// Starts this program again with the same arguments, to continue what was begun.
 fn continue_in_background(command: &[OsString], begun: &str, lock: File) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("Failed to find this program's own path")?;
-    let (command, words) = command.split_first().context("Which command?")?;
+    let (command, words) = command.split_first().context("The command line is empty")?;
     Command::new(program)
         .arg(command)
         .arg(format!("--{IN_BACKGROUND}={begun}"))

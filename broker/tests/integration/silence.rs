@@ -1,4 +1,4 @@
-//! A notebook falls silent, for example because its machine sleeps. The results of its cells wait for its return.
+//! A notebook does not respond, for example because its machine sleeps. The results of its cells wait for its return.
 
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, started, state,

@@ -197,7 +197,7 @@ impl RunFolder {
         record.ended = None;
         record.kept = None;
         let alias = self.0.with_file_name(job.to_string());
-        let name = self.0.file_name().context("It has a name")?;
+        let name = self.0.file_name().context("The run's folder has no name")?;
         symlink(name, alias).context("Failed to record the job")?;
         self.write(&record)
     }
@@ -230,7 +230,7 @@ impl RunFolder {
         self.0.join(format!("{REQUEST}-{job}"))
     }
 
-    /// Completes when somebody has cancelled the run.
+    /// Completes when the run has been cancelled.
     pub(super) async fn cancelled(&self) {
         while !self.0.join(CANCELLED).exists() {
             tokio::time::sleep(LOOK).await;

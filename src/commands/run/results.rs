@@ -276,7 +276,7 @@ fn follow(
     }
 }
 
-/// Prints what is new in a log. Returns whether somebody may read more of it.
+/// Prints what is new in a log. Returns whether the reader may read more of it.
 pub(super) fn copy(log: &mut File) -> io::Result<bool> {
     let mut bytes = Vec::new();
     log.read_to_end(&mut bytes)?;

@@ -25,7 +25,7 @@ use std::{
 /// What a finished cell left on a worker exists nowhere else, so the worker gets this many graces
 /// to reconnect before that is given up.
 const DEFERRED_GRACES: u32 = 12;
-/// How long results are kept for a notebook that fell silent. A restart of the broker begins this time anew.
+/// How long results are kept for a notebook that does not respond. A restart of the broker begins this time anew.
 const RETURN_TERM: Duration = Duration::from_secs(12 * 3600);
 
 pub(super) fn next_deadline(dispatch: &Dispatch) -> Option<Instant> {

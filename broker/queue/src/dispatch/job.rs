@@ -40,7 +40,7 @@ pub struct Job {
     held: Option<String>,
     /// When staff moved it to the front.
     front_ms: Option<i64>,
-    /// Set if its proxy has not asked for it since this broker started, or since its notebook fell silent.
+    /// Set if its proxy has not asked for it since this broker started, or since its notebook stopped responding.
     pub(super) unclaimed: Option<Unclaimed>,
     /// No notebook waits for its end any more.
     pub(super) abandoned: Option<Abandoned>,

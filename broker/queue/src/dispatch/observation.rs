@@ -108,12 +108,11 @@ impl fmt::Display for Observation {
             }
             Self::AwaitsReturn(job) => write!(
                 formatter,
-                "The notebook of job {job} fell silent; the job's result waits for its return"
+                "The notebook of job {job} does not respond; the job's result waits for its return"
             ),
-            Self::MessageRefused { job, why } => write!(
-                formatter,
-                "What the notebook sent for job {job} is refused: {why}"
-            ),
+            Self::MessageRefused { job, why } => {
+                write!(formatter, "Refused a message about job {job}: {why}")
+            }
             Self::SecondWorker { worker } => write!(
                 formatter,
                 "Another worker with the token of {worker} is refused"

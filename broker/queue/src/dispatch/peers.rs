@@ -251,11 +251,11 @@ impl Peers {
             let mut workers = self.workers.values();
             workers.any(|worker| worker.connection.is_some() == connected && worker.has_gpu())
         };
-        let someone_is_there = self
+        let is_any_connected = self
             .workers
             .values()
             .any(|worker| worker.connection.is_some());
-        self.workers.is_empty() || of(someone_is_there)
+        self.workers.is_empty() || of(is_any_connected)
     }
 
     /// Removes notebooks that have since run on another worker: their sessions here are outdated.

@@ -1,5 +1,5 @@
-//! What any subject may do to a job, with all that follows from it: what is stored, who is told, and
-//! what the account is charged. [`Job`](super::Job) itself knows only its own fields.
+//! The changes of a job that several kinds of events cause, with their consequences: what is stored and sent, and
+//! what the account is charged. A [`Job`] knows only its own fields.
 
 use super::{
     Action, Batch, Dispatch, Job, Now, Phase, Remainder, Subscription,
@@ -124,8 +124,8 @@ pub(super) fn after_last_event(dispatch: &mut Dispatch, id: JobId, end: End, bat
     dispatch.plan_is_stale = true;
     let notebook = job.notebook;
     let is_left = !job.is_kept() && !dispatch.peers.notebooks.contains_key(&notebook);
-    let nobody_asks = job.abandoned.is_some() || is_left;
-    if nobody_asks {
+    let is_unneeded = job.abandoned.is_some() || is_left;
+    if is_unneeded {
         close(dispatch, id, batch);
     } else if job.unclaimed.is_some() {
         end_unneeded_sessions(dispatch, notebook, batch);

@@ -246,7 +246,7 @@ pub(super) async fn csv(
     (headers, Body::from_stream(parts)).into_response()
 }
 
-/// If the database fails, the download fails too, so that nobody takes a part for the whole.
+/// If the database fails, the download fails too, so that an incomplete file does not look complete.
 fn csv_parts(
     shared: Shared,
     caller: Caller,
