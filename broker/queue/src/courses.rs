@@ -14,11 +14,13 @@ mod calendar;
 mod changes;
 mod needs;
 mod timetable;
+mod wrong;
 pub use allowances::{Allowance, Allowances, Extra, everyone};
 pub use calendar::{Deadline, Reset};
-pub use changes::{Changes, Wrong, check, check_text, over, summary};
+pub use changes::{Changes, check, check_text, over, summary};
 pub use needs::{NeedsSection, bytes};
 pub use timetable::{Lesson, Span};
+pub use wrong::Wrong;
 
 const HALF_LIFE_MS: i64 = 12 * 3600 * 1000;
 /// Course weights are about 1; this includes a deadline's factor.

@@ -26,6 +26,7 @@ mod job;
 mod jobs;
 mod lost_records;
 mod needs;
+mod not_done;
 mod observation;
 mod orphans;
 mod overview;
@@ -37,16 +38,17 @@ mod refusals;
 #[cfg(test)]
 mod tests;
 mod transitions;
+mod waiting;
 mod worker;
 mod worker_events;
 
 pub use batch::{Action, Assignment, Batch, ConnectionId, Now};
-pub use commands::{Command, NotDone};
+pub use commands::Command;
 pub use job::Job;
-pub use needs::of_cell;
+pub use not_done::NotDone;
 pub use observation::{Observation, Severity};
 pub use overview::{Activity, JobView, Overview, WorkerView};
-pub use queue::Waiting;
+pub use waiting::Waiting;
 
 use crate::{
     Account, Identity, Unwelcome, WorkerHello,

@@ -15,6 +15,7 @@ pub mod samples;
 mod bounds;
 mod dispatch;
 mod identity;
+mod requirements;
 mod spent;
 mod stop_reason;
 mod unwelcome;
@@ -24,10 +25,11 @@ pub use baton_scheduling::queue::Account;
 pub use bounds::{WorkerHello, check_hello};
 pub use dispatch::{
     Action, Activity, Assignment, Batch, Command, ConnectionId, Dispatch, Ending, Graces, Job,
-    JobView, NotDone, Now, Observation, Overview, Severity, Waiting, WorkerView, of_cell,
+    JobView, NotDone, Now, Observation, Overview, Severity, Waiting, WorkerView,
 };
 pub use identity::{Identity, Role};
 pub use record::{AuditEntry, Loaded, MemoryCurve, OpenJob, Phase, Remainder, Write};
+pub use requirements::of_cell;
 pub use spent::Spent;
 pub use stop_reason::StopReason;
 pub use unwelcome::{LARGEST_PEER_MESSAGE_BYTES, Unwelcome, fits, measured};

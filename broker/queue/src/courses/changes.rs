@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** pure.
 
-use super::{Allowances, Course, Courses, Deadline, Lesson};
+use super::{Allowances, Course, Courses, Deadline, Lesson, Wrong};
 use baton_humanize::duration;
 use baton_protocol::api::{self, CourseChange};
 use jiff::tz::TimeZone;
@@ -122,21 +122,6 @@ pub fn summary(change: &CourseChange, courses: &Courses) -> String {
         lessons => changes.extend(lessons.into_iter().flatten().map(lesson)),
     }
     changes.join("; ")
-}
-
-/// A field with an invalid value, and what is wrong, such as `reason` and `is missing`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{field} {says}")]
-pub struct Wrong {
-    pub field: &'static str,
-    pub says: String,
-}
-
-impl Wrong {
-    pub fn new(field: &'static str, says: impl Into<String>) -> Self {
-        let says = says.into();
-        Self { field, says }
-    }
 }
 
 /// Checks a change.

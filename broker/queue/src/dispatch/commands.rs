@@ -4,14 +4,14 @@
 //! reason why it was refused. The queue is then ordered again, which informs waiting students.
 
 use super::{
-    Batch, Dispatch, Job, Now, Phase,
+    Batch, Dispatch, Job, NotDone, Now, Phase,
     allowances::{self, account_of, called},
     explain,
     transitions::cancel,
 };
 use crate::{
     Account, Identity, StopReason,
-    courses::{Wrong, check, check_text, summary},
+    courses::{check, check_text, summary},
     record::{AuditEntry, Write},
 };
 use baton_humanize::duration;
@@ -60,36 +60,6 @@ pub enum Command {
         course: String,
         person: Option<String>,
     },
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotDone {
-    #[error("There is no cell {0} that you can see")]
-    UnknownJob(JobId),
-    #[error("There is no worker {0}")]
-    UnknownWorker(String),
-    #[error("There is no pool {0}")]
-    UnknownPool(String),
-    #[error("Workers cannot join pool {0}: the broker starts them")]
-    NotExternal(String),
-    #[error("Pool {pool} is full: its maximum is {max}")]
-    PoolFull { pool: String, max: u32 },
-    #[error("There is no course {0} that you can see")]
-    UnknownCourse(String),
-    #[error("No additional GPU time is granted to {0}")]
-    NoAllowance(String),
-    #[error("Only staff of its course may do this")]
-    StaffOnly,
-    #[error("Only admins may do this: workers serve all courses")]
-    AdminsOnly,
-    #[error("The cell has ended")]
-    Over,
-    #[error("The cell is no longer waiting")]
-    NotWaiting,
-    #[error("{0} is shutting down: it was stopped on its own machine")]
-    Leaving(String),
-    #[error(transparent)]
-    Wrong(#[from] Wrong),
 }
 
 pub(super) fn carry_out(

@@ -1,15 +1,22 @@
 //! One job as the broker holds it in memory.
 
-use super::{Now, Waiting, needs, orphans};
+use super::{Now, Waiting};
 use crate::{
     Account, StopReason,
     record::{MemoryCurve, OpenJob, Phase, Remainder, Write},
+    requirements::of_cell,
 };
 use baton_protocol::{
     CellKey, FencingNumber, Finished, JobEvent, JobId, JobKind, NotebookId, NumberedEvent, Outcome,
     Priority, RemoteError, Requirement, State, Submission, Usage, WorkerId,
 };
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How long the result of an orphan is kept for another kernel.
+const ORPHAN_TERM: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The fields without `pub` are stored, and change only in the steps of its life and of those who steer it.
 #[derive(Debug, Clone)]
@@ -117,7 +124,7 @@ impl Job {
             outcome: None,
             cell_key: submission.cell_key,
             priority: submission.priority,
-            needs: needs::of_cell(&submission.cell),
+            needs: of_cell(&submission.cell),
             timeout_ms: submission.cell.timeout_ms,
             takes_ms: None,
             waiting: None,
@@ -134,7 +141,7 @@ impl Job {
     pub(super) fn from_stored(open: OpenJob, until: Instant, now: Now) -> Self {
         let kept_until = open
             .orphaned_ms
-            .map(|since_ms| orphans::until(since_ms, now));
+            .map(|since_ms| end_of_orphan(since_ms, now));
         Self {
             id: open.job,
             sequence: open.sequence,
@@ -355,7 +362,7 @@ impl Job {
     /// Its notebook kernel has ended, and its result is kept for another one.
     pub(super) fn orphan(&mut self, now: Now) -> Write {
         self.unclaimed = None;
-        self.kept_until = Some(orphans::until(now.unix_ms, now));
+        self.kept_until = Some(end_of_orphan(now.unix_ms, now));
         Write::Orphan {
             job: self.id,
             at_ms: Some(now.unix_ms),
@@ -486,6 +493,11 @@ impl Job {
     pub(super) fn has_expired(&self, now: Instant) -> bool {
         self.phase == Phase::Finished && self.kept_until.is_some_and(|until| until <= now)
     }
+}
+
+fn end_of_orphan(since_ms: i64, now: Now) -> Instant {
+    let age = u64::try_from(now.unix_ms - since_ms).unwrap_or(0);
+    now.instant + ORPHAN_TERM.saturating_sub(Duration::from_millis(age))
 }
 
 /// The outcome that the list of jobs shows for an abandoned job, once it has ended.

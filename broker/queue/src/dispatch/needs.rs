@@ -3,7 +3,6 @@
 use super::{
     Batch, Dispatch, Job, Now, Phase, Worker,
     environments::{self, instead_of},
-    pools,
     transitions::end_by_broker,
 };
 use crate::{
@@ -12,29 +11,15 @@ use crate::{
 };
 use baton_humanize::bytes as bytes_of;
 use baton_protocol::{
-    Cell, JobKind, Outcome, RemoteError, Requirement,
+    JobKind, Outcome, RemoteError, Requirement,
     proxy::WaitingReason,
     worker::{Device, DeviceKind},
 };
 use baton_scheduling::queue::{Declared, Offer};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-/// The longest GPU model in a cell's requirement, in characters.
-const LONGEST_MODEL: usize = 100;
 /// How many kinds of workers a message lists.
 const MOST_KINDS: usize = 6;
-
-/// The requirements of the cell itself.
-pub fn of_cell(cell: &Cell) -> Vec<Requirement> {
-    let model = cell.gpu.as_ref().map(|model| Requirement::Gpu {
-        model: model.chars().take(LONGEST_MODEL).collect(),
-    });
-    let memory = cell.gpu_memory_bytes;
-    let memory = memory.map(|bytes| Requirement::GpuMemory { bytes });
-    let environment = cell.environment.clone();
-    let environment = environment.map(|name| Requirement::Environment { name });
-    model.into_iter().chain(memory).chain(environment).collect()
-}
 
 /// The requirements of the cell and its course, and its time limit. If no worker has a GPU, a
 /// requirement of GPU memory alone is ignored, so the cell runs on a processor.
@@ -59,7 +44,7 @@ pub(super) fn of_job(dispatch: &Dispatch, job: &Job) -> Arc<[Requirement]> {
 pub(super) fn refuse_without_gpu(dispatch: &mut Dispatch, batch: &mut Batch) {
     let connected = |worker: &Worker| worker.connection.is_some();
     if dispatch.peers.knows_a_gpu()
-        || pools::a_gpu_may_come(dispatch)
+        || a_gpu_may_come(dispatch)
         || !dispatch.peers.workers.values().any(connected)
     {
         return;
@@ -78,6 +63,12 @@ pub(super) fn refuse_without_gpu(dispatch: &mut Dispatch, batch: &mut Batch) {
         let error = job.and_then(|job| Some(no_gpu(model(job)?, job.kind)));
         end_by_broker(dispatch, id, Outcome::Refused, error, batch);
     }
+}
+
+/// Whether a pool may start a worker with a GPU.
+fn a_gpu_may_come(dispatch: &Dispatch) -> bool {
+    let mut pools = dispatch.pools.iter();
+    pools.any(|pool| pool.can_start && pool.may_have_gpu())
 }
 
 pub(super) fn no_worker_fits(

@@ -5,22 +5,14 @@
 //! attach the job: it receives all of the job's events, and then the salvaged state.
 
 use super::{
-    Batch, ConnectionId, Dispatch, Job, NotDone, Now, Observation, Phase,
+    Batch, ConnectionId, Dispatch, Job, NotDone, Observation, Phase,
     job::Abandoned,
     refusals,
     transitions::{abandon, close, make_room_for_results_of},
 };
 use crate::Account;
 use baton_protocol::{JobId, NotebookId, api::AttachableJob, proxy::ToProxy, worker::ToWorker};
-use std::time::{Duration, Instant};
-
-/// How long the result of an orphan is kept for another kernel.
-const TERM: Duration = Duration::from_secs(30 * 24 * 3600);
-
-pub(super) fn until(since_ms: i64, now: Now) -> Instant {
-    let age = u64::try_from(now.unix_ms - since_ms).unwrap_or(0);
-    now.instant + TERM.saturating_sub(Duration::from_millis(age))
-}
+use std::time::Instant;
 
 /// The job's notebook is gone. Returns whether the job continues as an orphan.
 pub(super) fn orphan(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) -> bool {

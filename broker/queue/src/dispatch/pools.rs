@@ -191,12 +191,6 @@ pub(super) fn unmet_by_pools(dispatch: &Dispatch, job: &Job) -> Option<Requireme
     needs.find(|need| dispatch.pools.iter().all(|pool| !pool.will_meet(need)))
 }
 
-/// Whether a pool may start a worker with a GPU.
-pub(super) fn a_gpu_may_come(dispatch: &Dispatch) -> bool {
-    let mut pools = dispatch.pools.iter();
-    pools.any(|pool| pool.can_start && pool.may_have_gpu())
-}
-
 /// The reason shown for a job that no present worker can take, if a suitable worker is starting.
 pub(super) fn machine_starts(dispatch: &Dispatch, job: &Job, now: Now) -> Option<WaitingReason> {
     let pool = dispatch

@@ -1,45 +1,22 @@
 //! The queue: assigns jobs, and computes what waiting people see.
 
 use super::{
-    Action, Assignment, Batch, Dispatch, Job, Now, Phase, Worker, environments, estimate, needs,
-    pools,
+    Action, Assignment, Batch, Dispatch, Job, Now, Phase, Waiting, Worker, environments, estimate,
+    needs, pools,
     transitions::{append, end_by_broker},
 };
-use baton_protocol::{
-    JobEvent, JobId, Outcome, Priority, WorkerId,
-    api::MovedBack,
-    proxy::{Estimate, ToProxy, WaitingReason},
-};
-use baton_scheduling::queue::{
-    self as order, Precedence, QueuePosition, Reason, ShownPosition, Spread,
-};
+use baton_protocol::{JobEvent, JobId, Outcome, Priority, WorkerId, proxy::WaitingReason};
+use baton_scheduling::queue::{self as order, Precedence, QueuePosition, Reason, ShownPosition};
 use std::{sync::Arc, time::Duration};
 
 /// A text that changes faster cannot be read.
 const NOTIFY_EVERY: Duration = Duration::from_secs(1);
-/// An estimate that moves by less than this counts as unchanged.
-const SAME_ESTIMATE_MS: u64 = 2000;
 
 /// The number of ranges kept for one job, which calibrate later estimates.
 const MOST_RANGES: usize = 500;
 
 /// Only pages show this: the proxy of such a job is not connected.
 const UNCERTAIN: &str = "the broker was restarted, and the notebook has not reconnected yet";
-
-/// The queue position of a waiting job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waiting {
-    pub position: u32,
-    /// The last position that the job is likely to get.
-    pub last_position: u32,
-    pub moved_back: Option<MovedBack>,
-    shown_position: ShownPosition,
-    pub reason: WaitingReason,
-    gpu: bool,
-    /// In milliseconds since 1970.
-    starts_at: Option<Spread>,
-    pub message: Option<String>,
-}
 
 pub(super) fn assign_and_notify(dispatch: &mut Dispatch, batch: &mut Batch) {
     if dispatch.replan_at.is_some_and(|at| at <= batch.now.instant) {
@@ -349,48 +326,5 @@ fn notify_position(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
         && job.shown_ranges.len() < MOST_RANGES
     {
         job.shown_ranges.push((starts.lower, starts.upper));
-    }
-}
-
-impl Waiting {
-    pub(super) fn message(&self, job: JobId, now: Now) -> ToProxy {
-        ToProxy::QueuePosition {
-            job,
-            position: self.position,
-            last_position: self.last_position,
-            moved_back: self.moved_back,
-            waiting: self.reason.clone(),
-            gpu: self.gpu,
-            estimate: self.estimate(now.unix_ms),
-            message: self.message.clone(),
-        }
-    }
-
-    pub fn estimate(&self, now_ms: i64) -> Option<Estimate> {
-        let now_ms = u64::try_from(now_ms).unwrap_or(0);
-        let starts = self.starts_at?.map(|ms| ms.saturating_sub(now_ms));
-        Some(Estimate {
-            lower_ms: starts.lower,
-            middle_ms: starts.middle,
-            upper_ms: starts.upper,
-        })
-    }
-
-    fn differs(&self, shown: &Self) -> bool {
-        let moved = match (self.starts_at, shown.starts_at) {
-            (Some(one), Some(other)) => {
-                let far = |one: u64, other: u64| one.abs_diff(other) > SAME_ESTIMATE_MS;
-                far(one.lower, other.lower)
-                    || far(one.middle, other.middle)
-                    || far(one.upper, other.upper)
-            }
-            (one, other) => one.is_some() != other.is_some(),
-        };
-        moved
-            || !self.shown_position.is_same(&shown.shown_position)
-            || self.moved_back != shown.moved_back
-            || self.reason != shown.reason
-            || self.gpu != shown.gpu
-            || self.message != shown.message
     }
 }
