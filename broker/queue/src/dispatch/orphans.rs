@@ -52,12 +52,18 @@ pub(super) fn adopt(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
     }
 }
 
+/// The events of a job after the one with this number.
+pub(super) struct EventsAfter {
+    pub(super) job: JobId,
+    pub(super) number: u64,
+}
+
 /// Another kernel of the same person follows the job. If several do, the newest one counts.
 pub(super) fn attach(
     dispatch: &mut Dispatch,
     connection: ConnectionId,
     notebook: NotebookId,
-    (id, after): (JobId, u64),
+    EventsAfter { job: id, number }: EventsAfter,
     batch: &mut Batch,
 ) {
     let account = dispatch
@@ -66,7 +72,7 @@ pub(super) fn attach(
         .get(&notebook)
         .and_then(|notebook| notebook.account.clone());
     let job = dispatch.jobs.get_mut(id).filter(|job| {
-        job.is_orphan() && Some(&job.account) == account.as_ref() && after <= job.last_event()
+        job.is_orphan() && Some(&job.account) == account.as_ref() && number <= job.last_event()
     });
     let Some(job) = job else {
         return refusals::unknown_job(connection, id, batch);
@@ -79,7 +85,7 @@ pub(super) fn attach(
     {
         refusals::unknown_job(connection, id, batch);
     }
-    dispatch.peers.subscribe(connection, job, after, batch);
+    dispatch.peers.subscribe(connection, job, number, batch);
 }
 
 /// Its follower no longer waits for the job.

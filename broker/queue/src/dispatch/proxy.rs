@@ -4,7 +4,9 @@ use super::{
     Action, Batch, ConnectionId, Dispatch, Job, Observation, Peer, Phase, Remainder, Subscription,
     estimate, graces,
     job::Abandoned,
-    lost_records, orphans, refusals,
+    lost_records,
+    orphans::{self, EventsAfter},
+    refusals,
     transitions::{abandon, cancel, end_by_broker},
 };
 use crate::{Account, StopReason, Unwelcome, record::Write, wording::with_safety};
@@ -73,7 +75,8 @@ pub(super) fn on_message(
             on_closed_job_given_up(connection, job, outcome, batch);
         }
         FromProxy::Attach { job, after } => {
-            orphans::attach(dispatch, connection, notebook, (job, after), batch);
+            let events = EventsAfter { job, number: after };
+            orphans::attach(dispatch, connection, notebook, events, batch);
         }
         // A repeated hello changes nothing.
         FromProxy::Hello { .. } => {}

@@ -6,7 +6,7 @@ use super::{
     lost_records::{self, HeldAssignment},
     pools,
     transitions::{end_cancelled, remainder_lost, requeue, worker_lost},
-    worker_events,
+    worker_events::{self, Reported},
 };
 use crate::{
     bounds::{WorkerHello, are_possible, is_possible_load, is_possible_sessions},
@@ -152,14 +152,15 @@ pub(super) fn on_message(
             fencing,
             first,
             events,
-        } => worker_events::on_events(
-            dispatch,
-            connection,
-            id,
-            (job, fencing),
-            (first, events),
-            batch,
-        ),
+        } => {
+            let reported = Reported {
+                job,
+                fencing,
+                first,
+                events,
+            };
+            worker_events::on_events(dispatch, connection, id, reported, batch);
+        }
         FromWorker::Sessions { warm, keeping }
             if !is_possible_sessions(warm.len().max(keeping.len())) =>
         {

@@ -16,16 +16,30 @@ use baton_protocol::{
     worker::ToWorker,
 };
 
+/// Events of one assignment, as a worker numbers them.
+pub(super) struct Reported {
+    pub(super) job: JobId,
+    pub(super) fencing: FencingNumber,
+    /// The number of the first of these events.
+    pub(super) first: u64,
+    pub(super) events: Vec<JobEvent>,
+}
+
 /// Skips events that are already stored. A gap means that worker and broker disagree, so the
 /// connection is closed.
 pub(super) fn on_events(
     dispatch: &mut Dispatch,
     connection: ConnectionId,
     worker: WorkerId,
-    (id, fencing): (JobId, FencingNumber),
-    (first, events): (u64, Vec<JobEvent>),
+    reported: Reported,
     batch: &mut Batch,
 ) {
+    let Reported {
+        job: id,
+        fencing,
+        first,
+        events,
+    } = reported;
     let job = dispatch.jobs.get(id);
     let Some(job) = job.filter(|job| job.is_assigned_to(worker, fencing)) else {
         batch.send_worker(connection, ToWorker::Revoke { job: id, fencing });
