@@ -228,7 +228,7 @@ impl Job {
     }
 
     /// `assigned -> started`
-    pub(super) fn start(&mut self, now: Now) -> Write {
+    fn start(&mut self, now: Now) -> Write {
         self.phase = Phase::Started;
         self.started_ms = Some(now.unix_ms);
         Write::Start {
@@ -249,19 +249,21 @@ impl Job {
         self.fencing = self.fencing.max(fencing);
     }
 
-    /// A worker's event leads to this phase. The steps above also store what they change.
-    pub(super) fn enter(&mut self, phase: Phase, event: &JobEvent) {
-        self.phase = phase;
-        if phase == Phase::Finished {
+    /// Applies an event of its worker that [`may_follow`] permits. Returns what to store besides the event.
+    pub(super) fn apply(&mut self, event: &JobEvent, now: Now) -> Option<Write> {
+        if self.phase == Phase::Finished || matches!(event, JobEvent::Finished(_)) {
             self.remainder = remainder_after(event);
         }
         match event {
+            JobEvent::Started { .. } => return Some(self.start(now)),
+            JobEvent::Finished(finished) => return Some(self.finish(End::of(finished), now)),
             JobEvent::StateWanted { question } | JobEvent::BytesWanted { question } => {
                 self.state_wanted = Some(*question);
             }
             JobEvent::DeferredState { .. } => self.deferred_wanted = false,
             _ => {}
         }
+        None
     }
 
     /// What its worker still had of it is lost. Returns what that was.
@@ -529,30 +531,29 @@ impl End {
     }
 }
 
-/// The phase that a worker's event leads to, or `None` if the event is not valid in this phase.
-pub(super) fn phase_after(job: &Job, event: &JobEvent) -> Option<Phase> {
-    let phase = job.phase;
-    match (phase, event) {
-        (Phase::Finished, JobEvent::DeferredState { .. })
-            if matches!(job.remainder, Remainder::Deferred | Remainder::Sent) =>
-        {
-            Some(Phase::Finished)
+/// Whether a worker's event is valid in the job's phase.
+pub(super) fn may_follow(job: &Job, event: &JobEvent) -> bool {
+    match (job.phase, event) {
+        (Phase::Finished, JobEvent::DeferredState { .. }) => {
+            matches!(job.remainder, Remainder::Deferred | Remainder::Sent)
         }
-        (Phase::Finished, JobEvent::Salvaged { .. }) if job.remainder == Remainder::Session => {
-            Some(Phase::Finished)
-        }
-        (Phase::Assigned, JobEvent::StateWanted { .. } | JobEvent::BytesWanted { .. }) => {
-            Some(Phase::Assigned)
-        }
-        (Phase::Assigned, JobEvent::Started { .. }) => Some(Phase::Started),
-        (Phase::Assigned, JobEvent::NotStarted { .. }) => Some(Phase::Queued),
+        (Phase::Finished, JobEvent::Salvaged { .. }) => job.remainder == Remainder::Session,
         (
+            Phase::Assigned,
+            JobEvent::StateWanted { .. }
+            | JobEvent::BytesWanted { .. }
+            | JobEvent::Started { .. }
+            | JobEvent::NotStarted { .. },
+        )
+        | (
             Phase::Started,
             JobEvent::Output(_) | JobEvent::InputWanted { .. } | JobEvent::NamesWanted { .. },
-        ) => Some(Phase::Started),
-        (Phase::Assigned | Phase::Started, JobEvent::FilesWanted { .. }) => Some(phase),
-        (Phase::Assigned | Phase::Started, JobEvent::Finished(_)) => Some(Phase::Finished),
-        _ => None,
+        )
+        | (
+            Phase::Assigned | Phase::Started,
+            JobEvent::FilesWanted { .. } | JobEvent::Finished(_),
+        ) => true,
+        _ => false,
     }
 }
 

@@ -111,16 +111,32 @@ pub(super) fn end_by_broker(
         error,
         returned_bytes: None,
     };
-    after_last_event(dispatch, id, end, batch);
+    if let Some(job) = dispatch.jobs.get_mut(id) {
+        let write = job.finish(end, batch.now);
+        let ended = Ended {
+            outcome,
+            usage,
+            write,
+        };
+        after_end(dispatch, id, ended, batch);
+    }
 }
 
-/// What follows from a job's last event, which has already been appended.
-pub(super) fn after_last_event(dispatch: &mut Dispatch, id: JobId, end: End, batch: &mut Batch) {
+/// The end of a job.
+pub(super) struct Ended {
+    pub(super) outcome: Outcome,
+    pub(super) usage: Usage,
+    /// Stores the end. Its event is stored first.
+    pub(super) write: Write,
+}
+
+/// What follows from a job's end, whose event has already been appended.
+pub(super) fn after_end(dispatch: &mut Dispatch, id: JobId, end: Ended, batch: &mut Batch) {
     remember(dispatch, id, end.outcome, end.usage, batch.now);
-    let Some(job) = dispatch.jobs.get_mut(id) else {
+    let Some(job) = dispatch.jobs.get(id) else {
         return;
     };
-    batch.write(job.finish(end, batch.now));
+    batch.write(end.write);
     dispatch.plan_is_stale = true;
     let notebook = job.notebook;
     let is_left = !job.is_kept() && !dispatch.peers.notebooks.contains_key(&notebook);

@@ -2,9 +2,9 @@
 
 use super::{
     Batch, ConnectionId, Dispatch, Now, Observation, Phase, environments,
-    job::{End, phase_after},
+    job::may_follow,
     transitions::{
-        after_last_event, append, charge, end_cancelled, end_unneeded_sessions, ran, requeue,
+        Ended, after_end, append, charge, end_cancelled, end_unneeded_sessions, ran, requeue,
     },
 };
 use crate::{
@@ -76,7 +76,7 @@ pub(super) fn on_events(
 struct Consequences {
     started_on: Option<WorkerId>,
     not_started: Option<RemoteError>,
-    end: Option<End>,
+    end: Option<Ended>,
     state_has_arrived: bool,
 }
 
@@ -94,7 +94,7 @@ fn new_events(
     }
     append(dispatch, id, accepted, Some(acknowledged), batch);
     if let Some(end) = follows.end {
-        after_last_event(dispatch, id, end, batch);
+        after_end(dispatch, id, end, batch);
     }
     if follows.state_has_arrived
         && let Some(job) = dispatch.jobs.get(id).filter(|job| job.is_kept())
@@ -109,7 +109,7 @@ fn new_events(
     }
 }
 
-/// Brings the job into the phase to which an event leads, and completes the event by what only the broker knows.
+/// Applies an event to its job, after it has been completed by what only the broker knows.
 fn accept(
     dispatch: &mut Dispatch,
     id: JobId,
@@ -118,36 +118,30 @@ fn accept(
     accepted: &mut Vec<JobEvent>,
     batch: &mut Batch,
 ) {
-    let Some(job) = dispatch.jobs.get_mut(id) else {
+    let Some(job) = dispatch.jobs.get(id) else {
         return;
     };
-    let before = job.phase();
-    let Some(phase) = phase_after(job, &event) else {
+    if !may_follow(job, &event) {
         batch.log(Observation::UnexpectedEvent {
             job: id,
-            phase: before,
+            phase: job.phase(),
         });
         return;
-    };
-    if let JobEvent::NotStarted { error } = event {
-        follows.not_started = Some(error);
-        return;
-    }
-    job.enter(phase, &event);
-    if let (JobEvent::Finished(finished), Some(stopped)) = (&mut event, job.stopped()) {
-        set_stop_reason(finished, stopped, job.kind, before == Phase::Started);
-    }
-    if (before, phase) == (Phase::Assigned, Phase::Started) {
-        follows.started_on = job.worker();
-        start(dispatch, id, batch);
     }
     match &mut event {
+        JobEvent::NotStarted { error } => {
+            follows.not_started = Some(error.clone());
+            return;
+        }
         JobEvent::Started { worker } => {
-            *worker = dispatch.peers.name_of_worker(dispatch.jobs.get(id));
+            *worker = dispatch.peers.name_of_worker(Some(job));
+            follows.started_on = job.worker();
         }
         JobEvent::Finished(finished) => {
+            if let Some(stopped) = job.stopped() {
+                set_stop_reason(finished, stopped, job.kind, job.phase() == Phase::Started);
+            }
             finished.usage = believed(dispatch, id, finished.usage, batch);
-            follows.end = Some(End::of(finished));
             let charged_ms = charged_ms(dispatch, id, finished, batch.now);
             accepted.extend(charge(dispatch, id, charged_ms, batch));
         }
@@ -156,23 +150,39 @@ fn accept(
         }
         _ => {}
     }
-    accepted.push(event);
-}
-
-/// Stores that the job has started, and learns from how long that took.
-fn start(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
     let Some(job) = dispatch.jobs.get_mut(id) else {
         return;
     };
-    batch.write(job.start(batch.now));
+    match (job.apply(&event, batch.now), &event) {
+        (Some(write), JobEvent::Finished(finished)) => {
+            follows.end = Some(Ended {
+                outcome: finished.outcome,
+                usage: finished.usage,
+                write,
+            });
+        }
+        (Some(write), _) => batch.write(write),
+        (None, _) => {}
+    }
+    if matches!(event, JobEvent::Started { .. }) {
+        learn_from_start(dispatch, id, batch.now);
+    }
+    accepted.push(event);
+}
+
+/// Learns from how long it took until the job started.
+fn learn_from_start(dispatch: &mut Dispatch, id: JobId, now: Now) {
+    let Some(job) = dispatch.jobs.get_mut(id) else {
+        return;
+    };
     if let Some((assigned_ms, cold)) = job.assigned() {
-        let took_ms = batch.now.unix_ms.saturating_sub(assigned_ms);
+        let took_ms = now.unix_ms.saturating_sub(assigned_ms);
         dispatch
             .history
             .started(cold, u64::try_from(took_ms).unwrap_or(0));
     }
     let ranges = std::mem::take(&mut job.shown_ranges);
-    let now_ms = u64::try_from(batch.now.unix_ms).unwrap_or(0);
+    let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
     dispatch
         .history
         .started_after(&job.account, &ranges, now_ms);
