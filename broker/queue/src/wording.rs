@@ -12,6 +12,15 @@ pub(crate) fn option(name: &str, kind: JobKind) -> String {
     }
 }
 
+/// An option with its value, as it is written in a job of this kind.
+pub(crate) fn option_with(name: &str, value: &str, kind: JobKind) -> String {
+    match kind {
+        JobKind::Block | JobKind::Call | JobKind::Map => format!("gpu({name}=\"{value}\")"),
+        JobKind::Cell | JobKind::Background => format!("%%gpu --{name} {value}"),
+        JobKind::Notebook | JobKind::Script => format!("--{name} {value}"),
+    }
+}
+
 pub(crate) fn run_again(kind: JobKind) -> String {
     format!("run the {} again", kind.noun())
 }

@@ -168,7 +168,7 @@ async fn a_cell_chooses_among_the_environments_of_its_course() {
         else {
             panic!("expected a refusal, got {refused:?}");
         };
-        let says = "asks for the environment audio, but ml101 has ml101, vision. Your variables are as they were";
+        let says = "asks for the environment audio, but ml101 has ml101, vision";
         assert!(error.value.contains(says), "{error:?}");
         assert_eq!(error.hint.as_deref(), Some(hint));
     }

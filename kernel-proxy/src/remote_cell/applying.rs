@@ -69,11 +69,7 @@ pub(super) async fn receive_and_apply(
 }
 
 /// How a cell ends whose job returned no state. The error of a cancelled job names who else than the student stopped it.
-fn end_without_state(
-    cell: &RemoteCell<'_>,
-    outcome: Outcome,
-    error: Option<RemoteError>,
-) -> Stop {
+fn end_without_state(cell: &RemoteCell<'_>, outcome: Outcome, error: Option<RemoteError>) -> Stop {
     match (outcome, error) {
         (Outcome::Cancelled, None) => Stop::Cancelled,
         (Outcome::Cancelled, Some(_)) if cell.cancelled_here => Stop::Cancelled,

@@ -6,6 +6,7 @@ use crate::{
     courses::{self, Allowance, Allowances, Changes, Courses},
     record::Write,
     spent::Spent,
+    wording::{option, option_with, with_safety},
 };
 use baton_humanize::{SAFE, duration, setting};
 use baton_protocol::{BudgetLeft, Cell, JobEvent, JobKind, Period, RemoteError, api::CourseChange};
@@ -208,60 +209,33 @@ impl Accounts {
 }
 
 fn no_environment(course: &str, kind: JobKind, name: &str, known: &[&str]) -> RemoteError {
-    let course = called(course);
     let (has, hint) = match known {
         [] => (
             "has none".to_owned(),
-            format!("leave {} out", option(kind, "env", name)),
+            format!("leave {} out", option("env", kind)),
         ),
         [one, ..] => (
             format!("has {}", known.join(", ")),
-            format!("use {}", option(kind, "env", one)),
+            format!("use {}", option_with("env", one, kind)),
         ),
     };
-    RemoteError::of_baton(
-        "EnvironmentRefused",
-        format!(
-            "This {} asks for the environment {name}, but {course} {has}. {SAFE}",
-            noun(kind)
-        ),
-        hint,
-    )
+    let (noun, course) = (kind.noun(), called(course));
+    let what = format!("This {noun} asks for the environment {name}, but {course} {has}");
+    RemoteError::of_baton("EnvironmentRefused", with_safety(&what, kind), hint)
 }
 
 fn too_long(course: &str, kind: JobKind, asked_ms: u64, longest_ms: u64) -> RemoteError {
     let longest = Duration::from_millis(longest_ms);
-    RemoteError::of_baton(
-        "TimeLimitRefused",
-        format!(
-            "This {} asks for {}, but {} allows at most {}. {SAFE}",
-            noun(kind),
-            duration(Duration::from_millis(asked_ms)),
-            called(course),
-            duration(longest),
-        ),
-        format!(
-            "use {}, and save progress in a loop",
-            option(kind, "timeout", &setting(longest))
-        ),
-    )
-}
-
-fn noun(kind: JobKind) -> &'static str {
-    match kind {
-        JobKind::Notebook | JobKind::Script => "run",
-        JobKind::Map => "gpu.map",
-        JobKind::Cell | JobKind::Background | JobKind::Block | JobKind::Call => "cell",
-    }
-}
-
-/// An option in the syntax in which a job of this kind is written.
-fn option(kind: JobKind, name: &str, value: &str) -> String {
-    match kind {
-        JobKind::Notebook | JobKind::Script => format!("--{name} {value}"),
-        JobKind::Cell | JobKind::Background => format!("%%gpu --{name} {value}"),
-        JobKind::Block | JobKind::Call | JobKind::Map => format!("gpu({name}=\"{value}\")"),
-    }
+    let what = format!(
+        "This {} asks for {}, but {} allows at most {}",
+        kind.noun(),
+        duration(Duration::from_millis(asked_ms)),
+        called(course),
+        duration(longest),
+    );
+    let less = option_with("timeout", &setting(longest), kind);
+    let hint = format!("use {less}, and save progress in a loop");
+    RemoteError::of_baton("TimeLimitRefused", with_safety(&what, kind), hint)
 }
 
 fn used_up(course: &str, budget: &Budget, courses: &Courses) -> RemoteError {
