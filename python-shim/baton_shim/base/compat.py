@@ -164,7 +164,6 @@ OF_CELLS = (
             "ipykernel.iostream:OutStream._flush",
             "ipykernel.iostream:OutStream._flush_pending",
             "ipykernel.iostream:OutStream._subprocess_flush_pending",
-            "ipykernel.iostream:OutStream._watch_pipe_fd",
             "ipykernel.iostream:OutStream._is_master_process",
             "ipykernel.iostream:OutStream._should_watch",
             "ipykernel.iostream:OutStream._fid",

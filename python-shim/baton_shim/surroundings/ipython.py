@@ -1,11 +1,9 @@
 """Settings of IPython: loaded extensions, aliases, how values and errors are shown."""
 
 from __future__ import annotations
-
 import __future__
-import functools
+
 import importlib
-import operator
 import sys
 from functools import partial
 from types import FunctionType, MethodType
@@ -87,7 +85,8 @@ def of_plain_text(name: str, fresh: object) -> tuple[Any, ...]:
     return name, lambda _: getattr(plain(), name, fresh), lambda _, value: setattr(plain(), name, value), fresh
 
 
-FUTURES = functools.reduce(operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
+FEATURES = set(__future__.all_feature_names) - {"nested_scopes"}  # its flag has another meaning today
+FUTURES = sum({getattr(__future__, name).compiler_flag for name in FEATURES})
 
 
 def set_futures(_: Any, flags: int) -> None:
