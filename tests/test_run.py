@@ -377,6 +377,23 @@ def test_files_come_and_go(course: tuple[Service, Runs]) -> None:
     assert (run.folder / "child.txt").read_text() == "made by a child\n"
 
 
+def test_a_cell_that_saves_when_it_is_stopped_returns_what_it_saved(service: Service, tmp_path: Path) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    run = Runs(service.place, tmp_path, **service.access)
+    waits = "import time\nprint('begun', flush=True)\ntry:\n    time.sleep(600)\n"
+    saves = "except KeyboardInterrupt:\n    print('saves')\n    open('checkpoint.txt', 'w').write('saved')"
+    write(tmp_path / "train.ipynb", waits + saves, "print('never')")
+    running = run.begin("train.ipynb")
+    output = tmp_path / "train.out.ipynb"
+    wait_until(lambda: output.exists() and printed(read(output).cells[0]) == "begun\n", "the cell runs")
+    running.send_signal(signal.SIGINT)
+    _, stderr = running.communicate(timeout=300)
+    assert running.returncode == 130, stderr
+    assert (tmp_path / "checkpoint.txt").read_text() == "saved"
+    assert [printed(cell) for cell in read(output).cells] == ["begun\nsaves\n", ""]
+
+
 def test_a_script_that_the_worker_cannot_read_is_not_said_to_have_failed(service: Service) -> None:
     service.start_broker()
     service.start_worker(BATON_WORKER_FILES="mirror")

@@ -134,6 +134,15 @@ class Interrupts:
             set_handler(signal.SIGINT, handler)
 
 
+def aim_interrupts(kernel: Any) -> None:
+    """From now on, an interrupt of this kernel loses no message and no reply."""
+    # A plain kernel waits for its output thread before it replies, and an interrupt strikes there. This one waits only
+    # if something was printed, so sending the reply is the first moment at which the control thread and its interrupt
+    # run.
+    send_whole(kernel.session)
+    Aim(kernel)
+
+
 def send_whole(session: Session) -> None:
     """Makes each message that the main thread sends atomic: an interrupt strikes before or after it."""
     send = session.send

@@ -36,6 +36,7 @@ def run(prepare: Callable[[], None]) -> None:
     end_with_parent("SIGTERM")
     from baton_shim.base import compat
     from baton_shim.base.compat import FIT
+    from baton_shim.base.interrupts import aim_interrupts
     from baton_shim.base.local_modules import LocalModules
     from baton_shim.base.packages import Packages
 
@@ -51,16 +52,6 @@ def run(prepare: Callable[[], None]) -> None:
         FIT.warn(shell)
 
     run_kernel(shell_ready, lambda app: prepare())
-
-
-def aim_interrupts(kernel: Any) -> None:
-    from baton_shim.base.interrupts import Aim, send_whole
-
-    # A plain kernel waits for its output thread before it replies, and an interrupt strikes there. This one waits only
-    # if something was printed, so sending the reply is the first moment at which the control thread and its interrupt
-    # run.
-    send_whole(kernel.session)
-    Aim(kernel)
 
 
 def make_home(shell: Any, socket_path: str, modules: LocalModules) -> Home:

@@ -31,7 +31,7 @@ from jupyter_client.manager import KernelManager
 
 MARK = "the mark of all sessions"
 PATIENCE = 100.0  # TensorFlow alone takes 10 s to load, on a busy machine several times as long
-OUTPUTS = {"stream", "display_data", "update_display_data", "clear_output", "error"}
+OUTPUTS = {"stream", "display_data", "update_display_data", "clear_output", "error", "baton_run"}
 
 
 class Socket:

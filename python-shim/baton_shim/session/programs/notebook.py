@@ -3,17 +3,16 @@
 In: the cells. Out, to `baton run`: for each cell `cell` with its number, everything that the kernel publishes on iopub
 for it, and its `execute_reply`.
 
+Interrupts of the job are held. Each one is passed on to the cell that runs, and the job ends with this cell.
+
 **Invariant:** after a cell that fails and must not fail, no other cell runs. The kernel ends with the job; or with the
-session, if it is kept for `baton run --resume`.
+session, if it is kept for `baton run --resume`. An interrupt loses no message of the kernel.
 """
 
 from __future__ import annotations
 
 import ast
-import contextlib
-import math
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -23,7 +22,10 @@ from typing import Any, NamedTuple
 
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.connect import write_connection_file
+from zmq.constants import PollEvent
+from zmq.sugar.poll import Poller
 
+from baton_shim.base.interrupts import Interrupts
 from baton_shim.session.programs.report import ProgramFailed, Report
 
 START_SECONDS = 60
@@ -55,45 +57,48 @@ def run_notebook(cells: list[tuple[int, str, bool]], keep: str | None = None, be
 
     Raises:
             ProgramFailed: A cell failed, or the kernel ended. `baton run` has already been informed.
+            KeyboardInterrupt: The job was interrupted.
     """
     report = Report()
-    kernel = take_kept(keep if begin else None)
-    if begin:
-        why = "the session has ended meanwhile" if kernel is None else kernel.why_not_resumed()
-        if why is not None and kernel is not None:
+    with Interrupts() as interrupts:
+        kernel = take_kept(keep if begin else None)
+        if begin:
+            why = "the session has ended meanwhile" if kernel is None else kernel.why_not_resumed()
+            if why is not None and kernel is not None:
+                kernel.end()
+                kernel = None
+            report.message("resumed" if kernel is not None else "restarted", {"why": why})
+        left = [Cell(*cell) for cell in (cells if kernel is None else cells[begin:])]
+        if kernel is None:
+            kernel = NotebookKernel(report, interrupts)
+        try:
+            for cell in left:
+                reply = kernel.run(cell, interrupts)
+                if reply["status"] != "ok" and not cell.may_fail:
+                    raise ProgramFailed(f"Cell {cell.number + 1}: {reply.get('ename')}: {reply.get('evalue')}")
+                if any(payload.get("source") == "ask_exit" for payload in reply.get("payload", ())):
+                    break  # `exit()`
+        except (ProgramFailed, KeyboardInterrupt):
+            if keep is not None and kernel.is_alive():
+                keep_kernel(keep, kernel, interrupts)
+                report.message("kept", {})
+            else:
+                kernel.end()
+            raise
+        except BaseException:
             kernel.end()
-            kernel = None
-        report.message("resumed" if kernel is not None else "restarted", {"why": why})
-    left = [Cell(*cell) for cell in (cells if kernel is None else cells[begin:])]
-    if kernel is None:
-        kernel = NotebookKernel(report)
-    try:
-        for cell in left:
-            reply = kernel.run(cell)
-            if reply["status"] != "ok" and not cell.may_fail:
-                raise ProgramFailed(f"Cell {cell.number + 1}: {reply.get('ename')}: {reply.get('evalue')}")
-            if any(payload.get("source") == "ask_exit" for payload in reply.get("payload", ())):
-                break  # `exit()`
-    except (ProgramFailed, KeyboardInterrupt):
-        if keep is not None and kernel.is_alive():
-            keep_kernel(keep, kernel)
-            report.message("kept", {})
-        else:
-            kernel.end()
-        raise
-    except BaseException:
+            raise
         kernel.end()
-        raise
-    kernel.end()
 
 
 _kept: list[tuple[str, NotebookKernel]] = []
 """The kernel of the last notebook, if it failed and was to be kept."""
 
 
-def keep_kernel(name: str, kernel: NotebookKernel) -> None:
+def keep_kernel(name: str, kernel: NotebookKernel, interrupts: Interrupts) -> None:
+    """A further interrupt ends the kernel."""
     try:
-        kernel.note_modules()
+        kernel.note_modules(interrupts)
     except BaseException:
         kernel.end()
         raise
@@ -115,7 +120,7 @@ def take_kept(name: str | None) -> NotebookKernel | None:
 class NotebookKernel:
     """A plain IPython kernel beside the session, with the session's GPU, folder and packages."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, interrupts: Interrupts) -> None:
         self._report = report
         self._start = os.getcwd()
         self._modules: dict[str, tuple[int, int] | None] = {}
@@ -128,7 +133,7 @@ class NotebookKernel:
         self._client.load_connection_file()
         try:
             self._client.start_channels(stdin=False, hb=False)
-            self._wait_until_ready()
+            self._wait_until_ready(interrupts)
         except BaseException:
             self.end()
             raise
@@ -136,78 +141,99 @@ class NotebookKernel:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def note_modules(self) -> None:
+    def note_modules(self, interrupts: Interrupts) -> None:
         """Records the current state of the files of all modules that the notebook has loaded from its folder."""
-        self._modules = {path: like(path) for path in self._loaded_modules()}
+        self._modules = {path: like(path) for path in self._loaded_modules(interrupts)}
 
     def why_not_resumed(self) -> str | None:
         """The reason not to resume: a loaded module keeps its old source, and a run from the top would not."""
         changed = [path for path, before in self._modules.items() if like(path) != before]
         return f"{os.path.relpath(changed[0], self._start)} has changed" if changed else None
 
-    def _loaded_modules(self) -> list[str]:
+    def _loaded_modules(self, interrupts: Interrupts) -> list[str]:
         expression = LOADED_MODULES.format(folder=os.path.join(self._start, ""))
         asked = self._client.execute("", silent=True, user_expressions={"modules": expression}, allow_stdin=False)
-        answer = self._reply(asked)["content"].get("user_expressions", {}).get("modules", {})
+        count = interrupts.count
+        while (message := self._receive(self._client.shell_channel, interrupts, asked)) is None:
+            if interrupts.count > count:
+                raise KeyboardInterrupt
+        answer = message["content"].get("user_expressions", {}).get("modules", {})
         text = answer.get("data", {}).get("text/plain")
         paths: list[str] = ast.literal_eval(text) if text else []
         return paths
 
-    def _wait_until_ready(self) -> None:
+    def _wait_until_ready(self, interrupts: Interrupts) -> None:
         """Waits also for a message on iopub, because output before the subscription would be lost."""
         deadline = time.monotonic() + START_SECONDS
+        client = self._client
+        asked = client.kernel_info()
         while time.monotonic() < deadline:
-            asked = self._client.kernel_info()
-            self._reply(asked, deadline)
-            with contextlib.suppress(queue.Empty):
-                while self._client.get_iopub_msg(timeout=LOST_SECONDS)["parent_header"].get("msg_id") != asked:
-                    pass
-                return
-        raise late()
+            if interrupts.count:
+                raise KeyboardInterrupt
+            if self._receive(client.shell_channel, interrupts, asked) is not None:
+                if self._receive(client.iopub_channel, interrupts, asked, LOST_SECONDS) is not None:
+                    return
+                asked = client.kernel_info()
+        raise ProgramFailed(f"The notebook's kernel did not answer within {START_SECONDS} s")
 
-    def run(self, cell: Cell) -> dict[str, Any]:
-        """Returns the content of the reply. An interrupt of the job interrupts the cell, and then ends the job."""
+    def run(self, cell: Cell, interrupts: Interrupts) -> dict[str, Any]:
+        """Returns the content of the reply. Raises KeyboardInterrupt after a cell in which the job was interrupted."""
+        if interrupts.count:
+            raise KeyboardInterrupt
         self._report.message("cell", {"number": cell.number})
         asked = self._client.execute(cell.source, allow_stdin=False)
-        try:
-            reply = self._follow(asked)
-        except KeyboardInterrupt:
-            self._process.send_signal(signal.SIGINT)
-            self._follow(asked)
-            raise
+        self._follow(asked, interrupts)
+        while (reply := self._receive(self._client.shell_channel, interrupts, asked)) is None:
+            pass
+        if interrupts.count:
+            raise KeyboardInterrupt
         self._report.message("execute_reply", reply["content"], reply["header"]["date"].isoformat())
         content: dict[str, Any] = reply["content"]
         return content
 
-    def _follow(self, asked: str) -> dict[str, Any]:
-        """Reports what the kernel publishes until it is idle, and returns the reply."""
+    def _follow(self, asked: str, interrupts: Interrupts) -> None:
+        """Reports what the kernel publishes until it is idle."""
+        begun, passed_on = False, 0
         while True:
-            try:
-                message = self._client.get_iopub_msg(timeout=LOOK_SECONDS)
-            except queue.Empty:
-                self._check()
+            if begun and interrupts.count > passed_on:  # before, the kernel would ignore it
+                passed_on = interrupts.count
+                self._process.send_signal(signal.SIGINT)
+            # Messages of an earlier cell's background work are left out; a front end would show them below that cell.
+            message = self._receive(self._client.iopub_channel, interrupts, asked)
+            if message is None:
                 continue
-            if message["parent_header"].get("msg_id") != asked:
-                continue  # of an earlier cell's background work; a front end would show it below that cell
             kind, content = message["msg_type"], message["content"]
             if kind == "status" and content["execution_state"] == "idle":
-                break
+                return
+            begun |= kind == "execute_input"
             if kind == "stream":
                 self._report.stream(content["name"], content["text"])
             elif kind != "status":
                 self._report.message(kind, content, message["header"]["date"].isoformat())
-        return self._reply(asked)
 
-    def _reply(self, asked: str, deadline: float = math.inf) -> dict[str, Any]:
-        while time.monotonic() < deadline:
-            try:
-                reply: dict[str, Any] = self._client.get_shell_msg(timeout=LOOK_SECONDS)
-            except queue.Empty:
-                self._check()
-                continue
-            if reply["parent_header"].get("msg_id") == asked:
-                return reply
-        raise late()
+    def _receive(
+        self, channel: Any, interrupts: Interrupts, asked: str, seconds: float = LOOK_SECONDS
+    ) -> dict[str, Any] | None:
+        """The next message that belongs to the request; None if there is none in time, or at an interrupt.
+
+        The client's own functions for this run in another thread, and an interrupt would leave that one waiting there:
+        it would take the next message.
+        """
+        deadline = time.monotonic() + seconds
+        poller = Poller()
+        poller.register(channel.socket, PollEvent.POLLIN)
+        poller.register(interrupts.wake, PollEvent.POLLIN)
+        while (left := deadline - time.monotonic()) > 0:
+            ready = dict(poller.poll(left * 1000))
+            if channel.socket in ready:
+                message: dict[str, Any] = channel.get_msg(timeout=0)
+                if message["parent_header"].get("msg_id") == asked:
+                    return message
+            elif interrupts.wake in ready:
+                interrupts.quiet()
+                return None
+        self._check()
+        return None
 
     def _check(self) -> None:
         if (status := self._process.poll()) is not None:
@@ -228,10 +254,6 @@ def like(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size
-
-
-def late() -> ProgramFailed:
-    return ProgramFailed(f"The notebook's kernel did not answer within {START_SECONDS} s")
 
 
 def ending(status: int) -> str:

@@ -1,7 +1,9 @@
 """`python -m baton_shim.session.programs.notebook_kernel -f connection.json`: the kernel of a notebook that is a job.
 
 It is ipykernel's plain kernel, on the machine that `%%gpu` cells ask for. So `%%gpu`, `with gpu:` and the like change
-nothing here. Without a GPU, `cuda` is virtual, as in a session."""
+nothing here. Without a GPU, `cuda` is virtual, as in a session. An interrupt strikes only the code of a cell, as in the
+notebook kernel.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,13 @@ def main() -> None:
 
 
 def shell_ready(shell: Any) -> None:
+    from baton_shim.base import compat
     from baton_shim.base.blocks import RUNTIME, OnGpuMachine
+    from baton_shim.base.compat import FIT
+    from baton_shim.base.interrupts import aim_interrupts
     from baton_shim.virtual import SWITCH
 
+    FIT.attach(compat.INTERRUPTS, aim_interrupts, shell.kernel)
     RUNTIME.kernel = OnGpuMachine()
     SWITCH.begin(session=True)
     shell.input_transformers_cleanup.append(without_mark)
