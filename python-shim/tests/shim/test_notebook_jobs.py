@@ -1,9 +1,10 @@
-"""The notebook of `baton run`, in a session: interrupts reach its cells, and lose nothing."""
+"""The notebook of `baton run`, in a session: interrupts lose nothing, and no folder is left."""
 
 from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -75,3 +76,11 @@ def test_each_interrupt_reaches_the_cell(baton: Baton) -> None:
     stopped = baton.run(job(cell), interrupt_when=interrupts)
     assert stopped.error.startswith("KeyboardInterrupt")
     assert baton.remote_text() == "runs\ncaught\n" * 3
+
+
+def test_the_kernel_of_a_notebook_leaves_no_folder(baton: Baton) -> None:
+    with tempfile.TemporaryDirectory(prefix="t") as folder:  # paths of sockets must be short
+        elsewhere = f"import os, tempfile\ntempfile.tempdir = {folder!r}\n"
+        ran = baton.run(job(f"import os\nprint(os.listdir({folder!r}))").replace("%%gpu\n", f"%%gpu\n{elsewhere}"))
+    assert ran.reply["status"] == "ok", ran.traceback
+    assert baton.remote_text() == "[]\n"

@@ -124,19 +124,20 @@ class NotebookKernel:
         self._report = report
         self._start = os.getcwd()
         self._modules: dict[str, tuple[int, int] | None] = {}
-        self._folder = tempfile.TemporaryDirectory(prefix="baton-notebook-")
-        file = os.path.join(self._folder.name, "connection.json")
-        write_connection_file(file, transport="ipc", ip=os.path.join(self._folder.name, "kernel"))
-        command = [sys.executable, "-m", "baton_shim.session.programs.notebook_kernel", "-f", file]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-        self._client = BlockingKernelClient(connection_file=file)
-        self._client.load_connection_file()
-        try:
-            self._client.start_channels(stdin=False, hb=False)
-            self._wait_until_ready(interrupts)
-        except BaseException:
-            self.end()
-            raise
+        # No longer needed once the sockets are connected. So it is gone however the session ends.
+        with tempfile.TemporaryDirectory(prefix="baton-notebook-") as folder:
+            file = os.path.join(folder, "connection.json")
+            write_connection_file(file, transport="ipc", ip=os.path.join(folder, "kernel"))
+            command = [sys.executable, "-m", "baton_shim.session.programs.notebook_kernel", "-f", file]
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+            self._client = BlockingKernelClient(connection_file=file)
+            try:
+                self._client.load_connection_file()
+                self._client.start_channels(stdin=False, hb=False, control=False)
+                self._wait_until_ready(interrupts)
+            except BaseException:
+                self.end()
+                raise
 
     def is_alive(self) -> bool:
         return self._process.poll() is None
@@ -244,7 +245,6 @@ class NotebookKernel:
         if self._process.poll() is None:
             self._process.kill()  # nothing in it has to be kept
         self._process.wait()
-        self._folder.cleanup()
 
 
 def like(path: str) -> tuple[int, int] | None:
