@@ -17,6 +17,7 @@ import pytest
 from end_to_end import Cell, Kernel, Service, wait_until
 from end_to_end.place import WHO
 from end_to_end.results import Result
+from end_to_end.service import run_binary
 
 SAFE = "Your variables are as they were before"
 
@@ -158,6 +159,28 @@ def test_children_of_a_session_end_with_it(running: Service, notebook: Kernel) -
     assert running.place.has("sleep", "600")
     notebook.shutdown()
     wait_until(lambda: not running.place.has("sleep", "600"), "the session's children ended")
+
+
+def test_a_question_ends_with_its_session(notebook: Kernel) -> None:
+    session = psutil.Process(notebook.session_pid)
+    cell = notebook.begin("%%gpu\nvalues.append(input('Name? '))")
+    cell.wait_for_question()
+    session.kill()
+    check_lost(cell.finish(), notebook)
+    notebook.client.input("too late")
+    assert notebook.gpu("values.append(input())\nvalues", answers=["Ada"]).ok().value == "[1, 2, 'Ada']"
+
+
+def test_a_question_ends_at_the_time_limit_and_when_staff_cancel_its_job(running: Service, notebook: Kernel) -> None:
+    cell = notebook.begin("%%gpu --timeout 2s\nvalues.append(3)\ninput()")
+    cell.wait_for_question()
+    assert cell.finish().reply["ename"] == "CellTimeout"
+    cell = notebook.begin("%%gpu\nvalues.append(4)\ninput()")
+    cell.wait_for_question()
+    job = json.loads(run_binary(running.place, "jobs", "--json", **running.access).stdout)[0]["job"]
+    assert run_binary(running.place, "cancel", job, **running.access).returncode == 0
+    assert cell.finish().error is not None
+    assert notebook.evaluate("values") == [1, 2, 3, 4]
 
 
 # ---- the broker

@@ -417,22 +417,6 @@ def test_threads_are_refused(programs: Programs) -> None:
     assert "f.background() works in a notebook only" in output
 
 
-def test_questions_are_the_programs(programs: Programs) -> None:
-    name = programs.write(
-        """
-        from baton import gpu
-        @gpu
-        def ask():
-            try: return input("name? "), input()
-            except EOFError: return "the end"
-        print(ask()); print(ask())
-        """
-    )
-    program = programs.begin(name, stdin=subprocess.PIPE)
-    output, _ = program.communicate("Ada\nLovelace\n", timeout=300)
-    assert output == "name? ('Ada', 'Lovelace')\nname? the end\n"
-
-
 def test_a_pipe_that_closes(programs: Programs) -> None:
     name = programs.write(
         """

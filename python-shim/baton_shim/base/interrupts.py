@@ -4,7 +4,7 @@ A KeyboardInterrupt in the middle of a frame would lose bytes; in the middle of 
 holds interrupts while it runs: they are counted, and they end waits. They raise as usual only while the student's own
 code (or a prompt of Jupyter) runs. In ordinary cells, `Aim` does the same and also keeps each message whole.
 
-**Invariant:** outside of `raising`, no KeyboardInterrupt is raised while interrupts are held.
+**Invariant:** outside of the `raising` functions, no KeyboardInterrupt is raised while interrupts are held.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 if TYPE_CHECKING:
     from jupyter_client.session import Session
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 # What `signal.signal` calls. Its conversion to enumerations takes ten times as long; a cell makes about thirty calls.
 set_handler = _signal.signal
 get_handler = _signal.getsignal
+
+
+Result = TypeVar("Result")
 
 
 class Interrupts:
@@ -93,6 +96,54 @@ class Interrupts:
             yield
         finally:
             self._hold_again()
+
+    def raising_until(self, happens: Callable[[int], bool], function: Callable[[], Result]) -> Result:
+        """Calls the function, in which an interrupt is counted and raises KeyboardInterrupt.
+
+        The same exception, uncounted, ends the function when `happens` returns True. Another thread calls that, and it
+        returns False at the latest when its argument, a descriptor, is readable.
+        """
+        if threading.current_thread() is not threading.main_thread():  # no signal can end the function here
+            return function()
+        here, happened, due, raises = threading.get_ident(), False, False, False
+
+        def watch() -> None:
+            nonlocal happened
+            if happens(stopped):
+                happened = True
+                signal.pthread_kill(here, signal.SIGINT)  # also ends a system call that waits
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            nonlocal happened, due, raises
+            if happened:
+                happened = False
+            elif self._installed:
+                self._handle(number, frame)
+            else:  # the process ignores interrupts
+                return
+            due = True
+            if raises:
+                raises = False
+                raise KeyboardInterrupt
+
+        stopped, stop = os.pipe2(os.O_CLOEXEC)
+        watcher = threading.Thread(target=watch, name="baton-question", daemon=True)
+        before = set_handler(signal.SIGINT, handle)
+        try:
+            watcher.start()
+            try:
+                raises = True
+                if due:
+                    raise KeyboardInterrupt
+                return function()
+            finally:
+                raises = False
+                os.write(stop, b"!")
+                watcher.join()
+        finally:
+            set_handler(signal.SIGINT, before)
+            os.close(stopped)
+            os.close(stop)
 
     @contextmanager
     def raising_the_second(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ One thread at a time receives; any thread may send.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import select
@@ -18,6 +19,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgpack
@@ -55,6 +57,8 @@ class Link:
         self._socket.setblocking(False)
         self._buffer = bytearray()
         self._files: list[int] = []
+        self._ahead = collections.deque[Message]()
+        """Messages that `look_ahead` has received, for `receive`."""
         self._sends = threading.Lock()
         self.is_closed = False
         """Whether the other end is known to have closed."""
@@ -119,6 +123,8 @@ class Link:
 
     def receive(self, interrupts: Interrupts | None = None, timeout: float | None = None) -> Message | None:
         """The next message, or None at a timeout or interrupt."""
+        if self._ahead:
+            return self._ahead.popleft()
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             message = self._take()
@@ -128,6 +134,26 @@ class Link:
             if not self._wait(select.POLLIN, interrupts, left):
                 return None
             self._read()
+
+    def look_ahead(self, wanted: Callable[[Message], bool], stop: int) -> bool:
+        """Receives until a message is `wanted` or the connection ends; returns False once `stop` is readable instead.
+
+        `receive` still returns all messages, in their order.
+        """
+        poll = select.poll()
+        for descriptor in (self._socket.fileno(), stop):
+            poll.register(descriptor, select.POLLIN)
+        while True:
+            try:
+                while (message := self._take()) is not None:
+                    self._ahead.append(message)
+                    if wanted(message):
+                        return True
+                if stop in dict(poll.poll()):
+                    return False
+                self._read()
+            except LinkClosed:  # `receive` raises it, too
+                return True
 
     def _wait(self, events: int, interrupts: Interrupts | None, timeout: float | None) -> bool:
         """Whether the socket is ready."""
@@ -179,6 +205,8 @@ class Link:
 
     def close(self) -> None:
         self._socket.close()
+        while self._ahead:
+            self._ahead.popleft().close()
         for file_descriptor in self._files:
             os.close(file_descriptor)
         self._files.clear()

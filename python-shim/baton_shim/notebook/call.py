@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from baton_shim.base.interrupts import Interrupts
@@ -18,6 +19,7 @@ from baton_shim.base.link import LinkClosed, Message
 from baton_shim.notebook import analysis, results
 from baton_shim.notebook.debugging import warn_of_breakpoints
 from baton_shim.notebook.departure import Departure, depart, supply
+from baton_shim.notebook.outputs import Question
 from baton_shim.state import errors
 from baton_shim.state.errors import GpuServiceError, StateRefused
 from baton_shim.surroundings import warn
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 # Before it answers that a call was given up or not applied, the proxy restores files.
 GIVE_UP_SECONDS = 2.0
+AFTER_QUESTION = frozenset(("finished", "failed", "input_wanted", "names_wanted"))
+"""What a session sends, or what is sent for it, only while it waits for no answer."""
 # A signal that another thread received is noticed after at most this time.
 TICK_SECONDS = 1.0
 
@@ -173,11 +177,18 @@ class Call:
         elif message.name == "status":
             self.home.show_status(body["line"])
         elif message.name == "input_wanted":
-            value = self.home.ask(body["prompt"], body["password"], interrupts)
-            if value is None:
-                self.cancel()  # its signal ends the question; with an answer, it could strike later
-            else:
-                self.home.link.send("input", call=self.number, value=value)
+            self._ask(body["prompt"], body["password"], interrupts)
+
+    def _ask(self, prompt: str, password: bool, interrupts: Interrupts) -> None:
+        """Asks the student, as long as the cell waits for the answer."""
+        is_over = partial(self.home.link.look_ahead, self._ends_question)
+        value = self.home.ask(Question(prompt, password, is_over), interrupts)
+        # An interrupt cancels the cell, which ends its question, too. With an answer, it could strike later.
+        if value is not None:
+            self.home.link.send("input", call=self.number, value=value)
+
+    def _ends_question(self, message: Message) -> bool:
+        return message.body.get("call") == self.number and message.name in AFTER_QUESTION
 
     def _state_wanted(self) -> None:
         """No session holds what the table refers to, so everything is sent again in a new table."""

@@ -450,9 +450,9 @@ class Home:
         line = outputs.plain(kind, json.dumps(content))
         outputs.publish_past_capture(self.shell, line)
 
-    def ask(self, prompt: str, password: bool, interrupts: Interrupts) -> str | None:
-        """The student's answer; None after an interrupt."""
-        return outputs.ask(self.shell, prompt, password, interrupts)
+    def ask(self, question: outputs.Question, interrupts: Interrupts) -> str | None:
+        """The student's answer; None after an interrupt or when the cell no longer asks."""
+        return outputs.ask(self.shell, question, interrupts)
 
     def show_status(self, line: dict[str, Any]) -> None:
         """Nothing to do: in a notebook, the proxy shows the status line to the clients."""

@@ -32,6 +32,7 @@ from baton_shim.notebook.cell import BlockCell
 from baton_shim.notebook.departure import refusal
 from baton_shim.notebook.helper import Helper
 from baton_shim.notebook.home import Home
+from baton_shim.notebook.outputs import Question
 from baton_shim.notebook.progress import Progress
 from baton_shim.notebook.undo import NoUndo
 from baton_shim.state import Table, errors
@@ -148,8 +149,8 @@ class LaneHome(Home):
     def show(self, output: dict[str, Any]) -> None:
         self._notebook.show(output)
 
-    def ask(self, prompt: str, password: bool, interrupts: Interrupts) -> str | None:
-        return self._notebook.ask(prompt, password, interrupts)
+    def ask(self, question: Question, interrupts: Interrupts) -> str | None:
+        return self._notebook.ask(question, interrupts)
 
     def show_displays_after(self) -> None:
         """Shows what the session displays after a cell, such as figures."""

@@ -9,7 +9,8 @@ import functools
 import json
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_client.session import DELIM
 
@@ -98,18 +99,26 @@ def publish_past_capture(shell: Any, output: dict[str, Any], parent: dict[str, A
     )
 
 
-def ask(shell: Any, prompt: str, password: bool, interrupts: Interrupts) -> str | None:
-    """What the student typed; `\\x04` for an end of file, as in Jupyter; None after an interrupt."""
+class Question(NamedTuple):
+    """What a cell asks the student."""
+
+    prompt: str
+    password: bool
+    is_over: Callable[[int], bool]
+    """Waits until the cell no longer asks, and returns True; or False if its argument, a descriptor, is readable."""
+
+
+def ask(shell: Any, question: Question, interrupts: Interrupts) -> str | None:
+    """What the student typed; `\\x04` for an end of file, as in Jupyter; None after an interrupt or when it is over."""
     kernel = shell.kernel
-    return asked(kernel.getpass if password else kernel.raw_input, prompt, interrupts)
+    return asked(kernel.getpass if question.password else kernel.raw_input, question, interrupts)
 
 
-def asked(read: Callable[[str], str], prompt: str, interrupts: Interrupts) -> str | None:
+def asked(read: Callable[[str], str], question: Question, interrupts: Interrupts) -> str | None:
+    """A question that is over ends as one that was interrupted: a late answer goes nowhere."""
     try:
-        with interrupts.raising():
-            return read(prompt)
+        return interrupts.raising_until(question.is_over, partial(read, question.prompt))
     except EOFError:
         return "\x04"
     except KeyboardInterrupt:
-        interrupts.count += 1
         return None

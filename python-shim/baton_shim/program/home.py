@@ -18,7 +18,7 @@ from baton_shim.base import here
 from baton_shim.base.interrupts import Interrupts
 from baton_shim.notebook.helper import Helper
 from baton_shim.notebook.home import Home
-from baton_shim.notebook.outputs import asked
+from baton_shim.notebook.outputs import Question, asked
 from baton_shim.program import switch
 from baton_shim.program.shell import ProgramShell
 from baton_shim.program.terminal import Terminal
@@ -107,9 +107,9 @@ class ProgramHome(Home):
     def show(self, output: dict[str, Any]) -> None:
         self.terminal.show(output)
 
-    def ask(self, prompt: str, password: bool, interrupts: Interrupts) -> str | None:
+    def ask(self, question: Question, interrupts: Interrupts) -> str | None:
         self.terminal.remove_status()
-        return asked(getpass.getpass if password else input, prompt, interrupts)
+        return asked(getpass.getpass if question.password else input, question, interrupts)
 
     def show_status(self, line: dict[str, Any]) -> None:
         self.terminal.show_status(self._text_of(line))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
+import socket
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +15,8 @@ from baton_shim.base import interrupts
 from baton_shim.base.interrupts import Interrupts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from conftest import Baton, Cell
 
 HOOKS = """
@@ -84,6 +90,114 @@ def test_a_second_interrupt_at_the_end_of_a_wait(monkeypatch: pytest.MonkeyPatch
             interrupt_twice()
         assert signal.getsignal(signal.SIGINT) == held._handle
         assert held.count == 2
+
+
+def wait_for(descriptor: int) -> bool:
+    """Something that never happens."""
+    select.select([descriptor], [], [])
+    return False
+
+
+def happens_too_late(descriptor: int) -> bool:
+    """The call has just ended."""
+    return not wait_for(descriptor)
+
+
+def test_a_call_that_another_thread_ends() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Interrupts() as held:
+        for _ in range(20):
+            assert held.raising_until(wait_for, lambda: "answer") == "answer"
+            with pytest.raises(KeyboardInterrupt):
+                held.raising_until(lambda descriptor: True, lambda: time.sleep(100))
+            assert held.raising_until(happens_too_late, lambda: "answer") == "answer"
+        assert held.count == 0
+        with pytest.raises(KeyboardInterrupt):
+            held.raising_until(wait_for, lambda: signal.raise_signal(signal.SIGINT))
+        assert held.count == 1
+        assert signal.getsignal(signal.SIGINT) == held._handle
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_a_call_that_another_thread_ends_where_interrupts_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Interrupts, "also_ignored", False)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Interrupts() as held:
+            assert held.raising_until(wait_for, lambda: signal.raise_signal(signal.SIGINT)) is None
+            with pytest.raises(KeyboardInterrupt):
+                held.raising_until(lambda descriptor: True, lambda: time.sleep(100))
+            assert held.count == 0
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def when_it_asks(baton: Baton, happens: Callable[[], object]) -> Callable[[], bool]:
+    """Does this once a cell asks. It is never answered."""
+
+    def look() -> bool:
+        if baton.notebook.client.stdin_channel.msg_ready():
+            baton.notebook.client.get_stdin_msg(timeout=100)
+            happens()
+        return False
+
+    return look
+
+
+def test_a_question_ends_with_its_session(baton: Baton) -> None:
+    baton.run("rows = [1]")
+    asks = "%%gpu\nrows.append(2); rows.append(input('Name? '))"
+    cell = baton.run(asks, [], interrupt_when=when_it_asks(baton, baton.lose_session))
+    assert cell.error == "GpuServiceError: The session died"
+    baton.notebook.client.input("too late")
+    assert baton.run("%%gpu\nrows.append(input()); rows", ["in time"]).result == "[1, 'in time']"
+
+
+def test_a_question_ends_with_its_cell(baton: Baton) -> None:
+    """As at a time limit, whose signal only the session gets."""
+
+    def strike() -> None:
+        assert baton.session is not None
+        os.kill(baton.session.pid, signal.SIGINT)
+
+    caught = "%%gpu\ntry: input('first? ')\nexcept KeyboardInterrupt: name = "
+    cell = baton.run(f"{caught}1", [], interrupt_when=when_it_asks(baton, strike))
+    assert cell.reply["status"] == "ok", cell.traceback
+    assert baton.value("name") == "1"
+    questions: list[str] = []
+
+    def strike_the_first() -> None:
+        questions.append("asked")
+        if len(questions) == 1:
+            strike()
+        else:
+            baton.notebook.client.input("in time")
+
+    cell = baton.run(f"{caught}input('second? ')", [], interrupt_when=when_it_asks(baton, strike_the_first))
+    assert cell.reply["status"] == "ok", cell.traceback
+    assert baton.value("name") == "'in time'"
+    baton.run("other = 'looked up'")
+    cell = baton.run(f"{caught}eval('other')", [], interrupt_when=when_it_asks(baton, strike))
+    assert cell.reply["status"] == "ok", cell.traceback
+    assert baton.value("name") == "'looked up'"
+
+
+def test_a_question_ends_with_the_proxy(baton: Baton) -> None:
+    def end_proxy() -> None:
+        assert baton.home.stream is not None
+        baton.home.stream.shutdown(socket.SHUT_RDWR)
+
+    cell = baton.run("%%gpu\ninput()", [], interrupt_when=when_it_asks(baton, end_proxy))
+    assert "Baton's proxy, which connects this kernel with the GPU machines, has ended" in cell.error
+
+
+def test_a_question_that_is_interrupted(baton: Baton) -> None:
+    baton.run("rows = [1]")
+    asks = "%%gpu\nrows.append(2); rows.append(input('Name? '))"
+    cell = baton.run(asks, [], interrupt_when=when_it_asks(baton, baton.interrupt))
+    assert cell.error.startswith("KeyboardInterrupt")
+    assert baton.value("rows") == "[1, 2]"
 
 
 def run_until(baton: Baton, event: threading.Event, code: str) -> Cell:
