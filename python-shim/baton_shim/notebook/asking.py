@@ -87,7 +87,9 @@ def _answer(home: Home, call: int, what: str, request: str, interrupts: Interrup
 
 def _interrupted(what: str, request: str, *, uncertain: bool) -> KeyboardInterrupt:
     if request == FOLLOWING:
-        return KeyboardInterrupt(f"{what}: interrupted. Your variables are as they were, and the job continues")
+        return KeyboardInterrupt(
+            f"{what}: interrupted. Your variables are as they were, and %gpu_jobs still lists the job"
+        )
     if uncertain:
         return KeyboardInterrupt(
             f"{what}: interrupted. Your variables are as they were. The broker was asked already and has not "
