@@ -15,6 +15,7 @@ from baton_shim.base.interrupts import Interrupts
 from baton_shim.base.link import LinkClosed, Message
 from baton_shim.notebook import outputs
 from baton_shim.notebook.call import proxy_gone
+from baton_shim.state import errors
 from baton_shim.state.errors import GpuServiceError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def ask(home: Home, what: str, request: str, *, table: Table | None = None, **bo
             raise _interrupted(what, request, uncertain=error is not None)
         raise GpuServiceError(error["value"], error["hint"])
     if interrupts.count and request in CHANGING:
-        raise KeyboardInterrupt(f"{what}: interrupted, but it was already done")
+        raise stopped_after(what)
     return message
 
 
@@ -85,14 +86,26 @@ def _answer(home: Home, call: int, what: str, request: str, interrupts: Interrup
             return message
 
 
-def _interrupted(what: str, request: str, *, uncertain: bool) -> KeyboardInterrupt:
+def _interrupted(what: str, request: str, *, uncertain: bool) -> BaseException:
     if request == FOLLOWING:
-        return KeyboardInterrupt(
-            f"{what}: interrupted. Your variables are as they were, and %gpu_jobs still lists the job"
-        )
+        return _stopped(f"{what}: interrupted. Your variables are as they were, and %gpu_jobs still lists the job")
     if uncertain:
-        return KeyboardInterrupt(
+        return _stopped(
             f"{what}: interrupted. Your variables are as they were. The broker was asked already and has not "
             f"answered: {CHANGING[request]} shows whether it was done"
         )
-    return KeyboardInterrupt(f"{what}: interrupted. Your variables and saved states are as they were")
+    return stopped_before(what)
+
+
+def stopped_before(what: str) -> BaseException:
+    """The KeyboardInterrupt of a request that was not made."""
+    return _stopped(f"{what}: interrupted. Your variables and saved states are as they were")
+
+
+def stopped_after(what: str) -> BaseException:
+    """The KeyboardInterrupt of a request that has been carried out."""
+    return _stopped(f"{what}: interrupted, but it was already done")
+
+
+def _stopped(text: str) -> BaseException:
+    return errors.with_lines(KeyboardInterrupt(text), [f"KeyboardInterrupt: {text}"])

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from baton_shim.base.closure import reach
+from baton_shim.base.interrupts import Interrupts
 from baton_shim.base.sources import sources
 from baton_shim.notebook import analysis
-from baton_shim.notebook.asking import ask
+from baton_shim.notebook.asking import ask, stopped_after, stopped_before
 from baton_shim.notebook.loading import load, missing_of
 from baton_shim.notebook.status import listed, size
 from baton_shim.state import Table
@@ -40,45 +41,64 @@ class SavedStates:
         self._home = home
 
     def save(self, name: str, wanted: list[str], *, strict: bool) -> str:
+        """The message of a KeyboardInterrupt says whether the state was saved."""
         check_name(name)
+        with Interrupts() as interrupts:
+            try:
+                with interrupts.raising():
+                    saved, graphs = self._prepared(wanted, strict=strict)
+            except KeyboardInterrupt:
+                raise stopped_before(f"Saving {name}") from None
+            kept = saved.names
+            what = f"Saving {listed(kept)}"
+            if interrupts.count:
+                raise stopped_before(what)
+            state = saved.snapshot.as_wire()
+            message = ask(
+                self._home, what, "save_state", table=saved.table, name=name, about=saved.about(), state=state
+            )
+            self._report(name, saved, graphs, set(wanted))
+            if interrupts.count:
+                raise stopped_after(what)
+        taken = size(message.body["saved"]["bytes"])
+        return f"Saved {listed(kept)} as {name} ({taken}). Restore them with %gpu_load {name}"
+
+    def _prepared(self, wanted: list[str], *, strict: bool) -> tuple[Whole, list[str]]:
+        """What to save, and the names that lose their computation graph. Raises if nothing is to be saved."""
         home = self._home
-        visible = analysis.visible_names(home.namespace, home.shell.user_ns_hidden)
         if missing := sorted(set(wanted) - home.namespace.keys()):
             raise UsageError(f"%gpu_save: the notebook has no variable {', '.join(missing)}")
-        names = set(wanted) or analysis.of_student(visible)
-        cells = None if wanted else home.shell.history_manager.input_hist_raw
-        saved = self._whole(names, cells)
-        left = saved.left
+        names = set(wanted) or analysis.of_student(self._visible())
+        saved = self._whole(names, None if wanted else home.shell.history_manager.input_hist_raw)
         graphs = self._graphs(saved)
-        lost = f"the computation graph of {listed(graphs)}" if graphs else ""
-        reasons = [f"{one} {reason}" for one, reason in sorted(left.items())]
-        if strict and (left or graphs):
-            lines = [*reasons, f"{lost} stays in its kernel"] if graphs else reasons
+        reasons = [f"{one} {reason}" for one, reason in sorted(saved.left.items())]
+        if strict and (saved.left or graphs):
+            lines = [*reasons, f"{lost_graphs(graphs)} stays in its kernel"] if graphs else reasons
             raise GpuServiceError(
                 "Nothing was saved, because not everything can be saved: " + "; ".join(lines),
                 "leave out --strict to save everything else",
             )
-        kept = saved.names
-        if not kept:
+        if not saved.names:
             raise GpuServiceError(f"Nothing was saved: {'; '.join(reasons) or 'the notebook has no variables'}")
-        what = f"Saving {listed(kept)}"
-        state = saved.snapshot.as_wire()
-        message = ask(home, what, "save_state", table=saved.table, name=name, about=saved.about(), state=state)
-        for one, reason in sorted(left.items()):
+        return saved, graphs
+
+    def _report(self, name: str, saved: Whole, graphs: list[str], wanted: set[str]) -> None:
+        """Warns of what the state lacks."""
+        for one, reason in sorted(saved.left.items()):
             sys.stderr.write(f"warning: {one} is not saved: {reason}\n")
         if graphs:
-            warn(f"The values are saved without {lost}. Compute them again where you need gradients")
+            warn(f"The values are saved without {lost_graphs(graphs)}. Compute them again where you need gradients")
         if wanted:
-            others = analysis.of_student(visible) - names
-            for line in missing_of(home, kept, name, others.__contains__):
+            others = analysis.of_student(self._visible()) - wanted
+            for line in missing_of(self._home, saved.names, name, others.__contains__):
                 warn(line)
-        taken = size(message.body["saved"]["bytes"])
-        return f"Saved {listed(kept)} as {name} ({taken}). Restore them with %gpu_load {name}"
+
+    def _visible(self) -> set[str]:
+        return analysis.visible_names(self._home.namespace, self._home.shell.user_ns_hidden)
 
     def save_all(self, name: str) -> None:
         """Called at the end of the kernel. If there are no variables, an earlier state of this name remains."""
-        home = self._home
-        if analysis.of_student(analysis.visible_names(home.namespace, home.shell.user_ns_hidden)):
+        if analysis.of_student(self._visible()):
             self.save(name, [], strict=False)
 
     def load(self, name: str, wanted: list[str]) -> str:
@@ -126,6 +146,10 @@ class SavedStates:
             if not holders and not found:
                 found.add("a tensor")
         return sorted(found)
+
+
+def lost_graphs(names: list[str]) -> str:
+    return f"the computation graph of {listed(names)}"
 
 
 def check_name(name: str) -> None:

@@ -23,6 +23,7 @@ HOOKS = """
 import select, signal
 from baton_shim.notebook.background import Background
 from baton_shim.notebook.deferred import Deferred
+from baton_shim.notebook.saved_states import SavedStates
 from baton_shim.notebook.undo import UndoLog
 from baton_shim.state import Table
 
@@ -64,6 +65,12 @@ def wait_for_background_in(name):
                 assert background.takes(background._home.link.receive(timeout=100))
         return real(background, *arguments)
     setattr(Background, name, waits)
+
+# The broker saves each state at once.
+def answer_save():
+    from baton_shim.base.link import Message
+    from baton_shim.notebook import saved_states
+    saved_states.ask = lambda *arguments, **body: Message("state_saved", {"saved": {"bytes": 1}}, None)
 """
 
 
@@ -287,3 +294,17 @@ def test_while_a_background_cell_ends_before_a_cell(baton: Baton, place: str) ->
     end = end_of_background_cell(baton, f"wait_for_background_in('before'); strike_in({place})")
     assert run_until(baton, end, "ran = True").error.startswith("KeyboardInterrupt")
     assert baton.value("rows, job.status, ran") == "([1, 2], 'done', False)"
+
+
+def test_an_interrupt_while_a_state_is_packed_says_that_nothing_was_saved(baton: Baton) -> None:
+    hook(baton, "strike_in(SavedStates, '_whole')")
+    cell = baton.run("x = 1\n%gpu_save one")
+    assert (
+        cell.traceback == "KeyboardInterrupt: Saving one: interrupted. Your variables and saved states are as they were"
+    )
+
+
+def test_an_interrupt_after_a_state_was_saved_says_so(baton: Baton) -> None:
+    hook(baton, "answer_save(); strike_in(SavedStates, '_report')")
+    cell = baton.run("x = 1\n%gpu_save one x")
+    assert cell.traceback == "KeyboardInterrupt: Saving x: interrupted, but it was already done"
