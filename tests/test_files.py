@@ -10,6 +10,8 @@ import os
 import shutil
 import signal
 import sysconfig
+import threading
+import time
 import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 from end_to_end import Kernel, Service, wait_until
+from end_to_end.restricted import WITHOUT_USER_NAMESPACES
 
 WAYS = {
     "memory": {"BATON_TRANSPORT": "auto", "BATON_WORKER_FILES": "mirror"},
@@ -327,6 +330,38 @@ def test_a_root_worker_works_in_no_folder_of_somebody_elses(
     there = work.stat()
     assert kernel.evaluate("folder") != (there.st_dev, there.st_ino)
     assert kernel.evaluate("text") == "text"
+
+
+@pytest.mark.parametrize("sandbox", ["bubblewrap", "landlock"])
+def test_no_link_takes_the_place_of_the_folder_while_the_session_starts(
+    service: Service, new_kernel: Callable[..., Kernel], sandbox: str
+) -> None:
+    """Whether the session starts in the folder or not at all depends on how it starts. It is never in another one."""
+    service.start_broker()
+    service.start_worker(prefix=WITHOUT_USER_NAMESPACES if sandbox == "landlock" else [], BATON_WORKER_SANDBOX=sandbox)
+    work = service.place.work
+    private = work.with_name("private")
+    private.mkdir()
+    (private / "secret").write_text("of another person")
+    kernel = service.kernel(new_kernel)
+    replace = threading.Thread(target=replace_when_proven, args=(work, private))
+    replace.start()
+    result = kernel.gpu("import os\nprint(os.listdir('.'))\nprint(open('secret').read())")
+    replace.join(30)
+    assert work.is_symlink()
+    assert "secret" not in result.stdout
+    assert "of another person" not in result.stdout
+
+
+def replace_when_proven(folder: Path, other: Path) -> None:
+    """Puts a link at the path of `folder` once the file with which the notebook proves its access has come and gone."""
+    deadline = time.monotonic() + 60
+    while not list(folder.glob(".baton-*")) and time.monotonic() < deadline:
+        time.sleep(0.0005)
+    while list(folder.glob(".baton-*")) and time.monotonic() < deadline:
+        pass
+    folder.rename(folder.with_name("moved"))
+    folder.symlink_to(other)
 
 
 def test_a_worker_killed_in_the_middle_changes_no_file(service: Service, new_kernel: Callable[..., Kernel]) -> None:

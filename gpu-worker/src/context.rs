@@ -6,7 +6,7 @@ use crate::{
     gpu::{Reading, Sharing},
     life_end::LifeEnd,
     messages,
-    mirror::SessionMirror,
+    mirror::Files,
     sandbox::Sandbox,
     session::{Session, StartError, StartRequest, Zygote, Zygotes, start},
     transfer::Access,
@@ -71,9 +71,14 @@ impl Context {
         submission: &Submission,
         account: u64,
         (environment, python): (Option<&str>, PathBuf),
-        mirror: Option<SessionMirror>,
+        files: Option<Files>,
     ) -> Result<Session, StartError> {
         let cell = &submission.cell;
+        let (notebook_folder, mirror) = match files {
+            Some(Files::Own(folder)) => (Some(folder), None),
+            Some(Files::Mirrored(mirror)) => (None, Some(mirror)),
+            None => (None, None),
+        };
         start(StartRequest {
             // Only an environment with a lock can also be installed on the notebook's machine.
             environment: environment.filter(|name| self.environments.lock(name).is_some()),
@@ -81,11 +86,7 @@ impl Context {
             zygote: self.zygotes.warm(&python).await,
             python,
             folder: cell.folder.clone().into(),
-            // If there is no mirror, the notebook has proved that this machine can access its folder.
-            notebook_folder: match (&mirror, &cell.notebook_folder) {
-                (None, Some(folder)) => Some(PathBuf::from(&folder.path)),
-                _ => None,
-            },
+            notebook_folder,
             sandbox: self.sandbox.as_deref(),
             mirror,
             exclusive: self.sharing.exclusive().await,

@@ -75,6 +75,13 @@ pub enum FilesChoice {
     Copy,
 }
 
+/// Where a session finds the files of its notebook.
+pub(crate) enum Files {
+    /// In the notebook's own folder.
+    Own(Root),
+    Mirrored(SessionMirror),
+}
+
 pub(crate) struct SessionMirror {
     /// May be locked only in code that may block.
     mirror: Arc<Mutex<Mirror>>,
@@ -117,45 +124,46 @@ pub(crate) fn this_machine() -> String {
     machine[..8].to_owned()
 }
 
-/// Whether this machine can access the notebook's own folder, and the student may write to it.
+/// The notebook's own folder, if this machine can access it and a session may work in it.
 ///
 /// A proxy could name any folder of this machine, and the worker may have more rights than the student. So neither the
 /// path nor the inode proves anything. The worker asks the proxy to create a file in the folder, with the student's
 /// rights, and looks for this file through the folder that it has opened. (The permissions of the folder would prove
 /// nothing, because a student can name another person's folder.) Permissions do not restrict a worker that runs as
 /// root, so it also requires that the folder and the file have the same owner.
-pub(crate) async fn sees(
+pub(crate) async fn own_folder(
     choice: FilesChoice,
     folder: &NotebookFolder,
     questions: &Questions,
     chunk_client: &ChunkClient,
-) -> bool {
+) -> Option<Root> {
     if choice != FilesChoice::Auto {
-        return false;
+        return None;
     }
-    match Root::open(Path::new(&folder.path)) {
-        Ok(root) if root.inode() == folder.inode => prove(&root, questions, chunk_client).await,
-        _ => false,
+    let root = Root::open(Path::new(&folder.path)).ok()?;
+    if root.inode() != folder.inode {
+        return None;
     }
+    let file = proof(&root, questions, chunk_client).await?;
+    let is_root = nix::unistd::geteuid().is_root();
+    (!is_root || file.owner == root.owner()).then_some(root)
 }
 
-async fn prove(root: &Root, questions: &Questions, chunk_client: &ChunkClient) -> bool {
+/// The file that the notebook has created in the folder.
+async fn proof(root: &Root, questions: &Questions, chunk_client: &ChunkClient) -> Option<Status> {
     let name = format!("{STAGING}{}", uuid::Uuid::new_v4().simple());
-    let Ok(path) = RelativePath::new(name.as_str()) else {
-        return false;
-    };
+    let path = RelativePath::new(name.as_str()).ok()?;
     let wanted = FilesWanted::Proof { name };
     if !matches!(
         ask_and_wait(questions, &wanted, chunk_client).await,
         Ok(FilesAnswer::Proof { seen: true })
     ) {
-        return false;
+        return None;
     }
     let found = root.folder().at(&path).and_then(|place| place.status());
     // Lets the proxy remove the file. Its answer does not matter.
     let _ = ask_and_wait(questions, &FilesWanted::ProofSeen {}, chunk_client).await;
-    let is_root = nix::unistd::geteuid().is_root();
-    found.is_ok_and(|file| file.is_file() && (!is_root || file.owner == root.owner()))
+    found.ok().filter(Status::is_file)
 }
 
 impl SessionMirror {

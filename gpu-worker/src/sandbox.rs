@@ -27,6 +27,7 @@ mod view;
 
 use self::groups::{Controller, Groups};
 use crate::{Config, gpu::Hardware};
+use baton_mirror::Root;
 use std::{
     ffi::OsStr,
     fmt::Write as _,
@@ -120,8 +121,8 @@ const PROCESS_LIMIT: &str = "BATON_PROCESS_LIMIT";
 pub(crate) enum SandboxError {
     #[error(
         "worker.sandbox is bubblewrap, and the program bwrap is missing\n\
-         hint: install bubblewrap 0.8 or later (`apt-get install bubblewrap`); or set worker.sandbox = \"none\", if all \
-         people who use this worker may read each other's data"
+         hint: install bubblewrap 0.10 or later, or 0.8 with your distribution's fixes (`apt-get install \
+         bubblewrap`); or set worker.sandbox = \"none\", if all people who use this worker may read each other's data"
     )]
     Missing,
     #[error(
@@ -153,6 +154,8 @@ pub(crate) enum SandboxError {
          hint: set worker.files = \"mirror\""
     )]
     CannotHide { hidden: PathBuf, folder: PathBuf },
+    #[error("The notebook's folder {folder} was replaced by another one while the session started")]
+    Replaced { folder: PathBuf },
     #[error(
         "An image needs worker.sandbox = \"bubblewrap\", and here it is landlock\n\
          hint: name an installed Python instead"
@@ -192,7 +195,7 @@ pub(crate) struct Needs<'a> {
     /// The folder with this session's sockets and libraries.
     pub(crate) private_folder: &'a Path,
     /// The notebook's folder, if this machine can access it.
-    pub(crate) notebook_folder: Option<&'a Path>,
+    pub(crate) notebook_folder: Option<&'a Root>,
     /// `None`: all GPUs.
     pub(crate) hardware: Option<&'a Hardware>,
     /// The folder for packages that its cells install.

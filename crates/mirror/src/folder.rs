@@ -24,7 +24,7 @@ use std::{
     fs::{self, File, Metadata, Permissions},
     io,
     os::{
-        fd::{AsFd as _, AsRawFd as _, OwnedFd},
+        fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
         unix::{
             ffi::OsStrExt as _,
             fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
@@ -167,6 +167,12 @@ impl Folder {
             }
         }
         Ok(())
+    }
+}
+
+impl AsFd for Folder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

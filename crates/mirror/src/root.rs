@@ -10,10 +10,12 @@ use crate::{
 };
 use std::{
     fs, io,
+    os::fd::{AsFd as _, AsRawFd as _},
     path::{Path, PathBuf},
 };
 
-#[derive(Debug)]
+/// Clones share the descriptor.
+#[derive(Debug, Clone)]
 pub struct Root {
     path: PathBuf,
     folder: Folder,
@@ -39,6 +41,20 @@ impl Root {
     #[must_use]
     pub fn folder(&self) -> &Folder {
         &self.folder
+    }
+
+    /// A path that leads to this folder, whatever now has its own path. Only this process can use it, as long as it
+    /// holds the folder open.
+    #[must_use]
+    pub fn path_of_descriptor(&self) -> PathBuf {
+        let descriptor = self.folder.as_fd().as_raw_fd();
+        PathBuf::from(format!("/proc/self/fd/{descriptor}"))
+    }
+
+    /// Whether this information is about this folder.
+    #[must_use]
+    pub fn is(&self, status: &Status) -> bool {
+        self.status.is_same(status)
     }
 
     /// The number of the folder's file system.

@@ -12,7 +12,7 @@ use crate::{
     context::Context,
     gpu::Cell,
     messages,
-    mirror::{self, MirrorError, SessionMirror},
+    mirror::{self, Files, MirrorError, SessionMirror},
     questions::UnexpectedAnswer,
     session::{AfterCell, Session},
     transfer::{Source, Transport, open, receive},
@@ -215,7 +215,7 @@ async fn start_session(
 ) -> Result<Session, Ending> {
     let mut is_second = false;
     loop {
-        let mirror = mirror_for(context, job)
+        let files = files_for(context, job)
             .await
             .map_err(|error| files_lost(&error))?;
         let started = context
@@ -223,7 +223,7 @@ async fn start_session(
                 &job.submission,
                 job.account,
                 (job.environment.as_deref(), python.to_owned()),
-                mirror,
+                files,
             )
             .await;
         match started {
@@ -248,19 +248,18 @@ async fn start_session(
     }
 }
 
-/// A session that cannot access the notebook's folder works in a mirror of it.
-async fn mirror_for(
-    context: &Arc<Context>,
-    job: &mut Job,
-) -> Result<Option<SessionMirror>, MirrorError> {
+/// A session that may not work in the notebook's own folder works in a mirror of it.
+async fn files_for(context: &Arc<Context>, job: &mut Job) -> Result<Option<Files>, MirrorError> {
     let Some(folder) = &job.submission.cell.notebook_folder else {
         return Ok(None);
     };
     let (choice, access) = (context.config.files, &context.access);
-    match mirror::sees(choice, folder, &job.questions, &access.chunk_client).await {
-        true => Ok(None),
-        false => SessionMirror::create(&context.config, access, folder).map(Some),
-    }
+    let own = mirror::own_folder(choice, folder, &job.questions, &access.chunk_client).await;
+    let files = match own {
+        Some(folder) => Files::Own(folder),
+        None => Files::Mirrored(SessionMirror::create(&context.config, access, folder)?),
+    };
+    Ok(Some(files))
 }
 
 /// Whether the session's mirror is damaged. What a cell changes in a damaged mirror cannot be determined.

@@ -12,7 +12,7 @@ use super::{
 use crate::Config;
 use std::{
     io,
-    os::fd::{AsRawFd as _, OwnedFd},
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
     path::{Path, PathBuf},
     sync::PoisonError,
 };
@@ -42,6 +42,13 @@ pub(crate) struct Inside {
     pub(super) view: View,
     /// The path at which the session finds its mirror.
     pub(crate) mirror: Option<PathBuf>,
+}
+
+impl Inside {
+    /// Whether a sandbox can be checked after it has shown the notebook's folder ([`View::check`]).
+    pub(crate) fn can_be_checked(&self) -> bool {
+        self.view.can_be_checked()
+    }
 }
 
 #[derive(Debug)]
@@ -132,7 +139,7 @@ impl Bubblewrap {
         inside: &Inside,
     ) -> Result<Wrapped, SandboxError> {
         let wrapped = self.around(command)?;
-        command.args(inside.view.arguments());
+        show(command, &inside.view);
         Ok(wrapped)
     }
 
@@ -223,7 +230,7 @@ impl Bubblewrap {
 
     pub(super) fn enter(&self, command: &mut Command, view: &View) -> io::Result<()> {
         self.isolate(command)?;
-        command.args(view.arguments());
+        show(command, view);
         Ok(())
     }
 
@@ -239,6 +246,19 @@ impl Bubblewrap {
     }
 }
 
+/// Adds the arguments for a view. Bubblewrap inherits the notebook's folder, and mounts this folder or fails.
+fn show(command: &mut Command, view: &View) {
+    let mut folders = Vec::new();
+    let arguments = view.arguments(|root| {
+        let folder = root.folder().clone();
+        let number = folder.as_fd().as_raw_fd().to_string();
+        folders.push(folder);
+        ["--bind-fd".into(), number.into()]
+    });
+    command.args(arguments);
+    inherit(command, folders);
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -248,6 +268,7 @@ mod tests {
     use super::*;
     use crate::gpu::Hardware;
     use crate::sandbox::{PreparedSandbox, devices};
+    use baton_mirror::Root;
 
     fn bubblewrap(devices: Devices) -> Bubblewrap {
         let limits = Limits {
@@ -305,6 +326,55 @@ mod tests {
         }
         assert_eq!(of_fresh, of_fork);
         of_fresh
+    }
+
+    #[tokio::test]
+    async fn no_other_folder_takes_the_place_of_the_notebooks() {
+        let devices = tempfile::tempdir().unwrap();
+        let bubblewrap = bubblewrap(devices::tests::machine(devices.path()));
+        let [above, private] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [course, moved, other] =
+            ["course", "moved", "other"].map(|name| above.path().join(name));
+        fs::create_dir(&course).unwrap();
+        fs::create_dir(&other).unwrap();
+        fs::write(course.join("own"), "").unwrap();
+        fs::write(other.join("secret"), "").unwrap();
+        let notebook = Root::open(&course).unwrap();
+        let needs = || Needs {
+            python: "/usr/bin/python3".as_ref(),
+            private_folder: private.path(),
+            notebook_folder: Some(&notebook),
+            hardware: None,
+            packages: private.path(),
+            mirror: None,
+            hidden: [private.path(); 3],
+        };
+        for is_replaced in [false, true] {
+            if is_replaced {
+                fs::rename(&course, &moved).unwrap();
+                std::os::unix::fs::symlink(&other, &course).unwrap();
+            }
+            let mut command = Command::new(bubblewrap.program());
+            let inside = bubblewrap.furnish(&mut command, needs()).await.unwrap();
+            let _wrapped = bubblewrap.wrap(&mut command, &inside).unwrap();
+            let look = "ls \"$1\"; ls -l /proc/self/fd";
+            command.args(["--", "/bin/sh", "-c", look, "sh"]);
+            let printed = command.arg(&course).output().await.unwrap();
+            let printed = String::from_utf8(printed.stdout).unwrap();
+            assert!(printed.starts_with("own\ntotal 0\n"), "{printed}");
+            // It is mounted, but no descriptor leads to it.
+            assert!(
+                !printed.contains(above.path().to_str().unwrap()),
+                "{printed}"
+            );
+
+            let prepared = PreparedSandbox::start(&bubblewrap).unwrap();
+            let occupied = prepared.occupy(&bubblewrap, &inside).await;
+            match is_replaced {
+                false => drop(occupied.unwrap()),
+                true => assert!(matches!(occupied, Err(SandboxError::Replaced { .. }))),
+            }
+        }
     }
 
     #[tokio::test]

@@ -127,11 +127,11 @@ impl Landlock {
             view.writable(root, root);
         }
         if let Some(folder) = needs.notebook_folder {
-            let is_inside = |hidden: &&&Path| hidden.starts_with(folder);
+            let is_inside = |hidden: &&&Path| hidden.starts_with(folder.path());
             if let Some(hidden) = needs.hidden.iter().find(is_inside) {
                 return Err(SandboxError::CannotHide {
                     hidden: hidden.to_path_buf(),
-                    folder: folder.to_owned(),
+                    folder: folder.path().to_owned(),
                 });
             }
             view.notebook_folder(folder);

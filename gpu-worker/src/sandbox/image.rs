@@ -184,7 +184,9 @@ mod tests {
         std::os::unix::fs::symlink("usr/bin", root.join("bin")).unwrap();
         std::os::unix::fs::symlink("/usr/bin/python3", root.join("opt/venv/bin/python")).unwrap();
         let image = Image::new(root.to_owned(), "/packages".into());
-        let arguments = image.view().arguments();
+        let arguments = image
+            .view()
+            .arguments(|_| unreachable!("it has no notebook"));
         let words: Vec<String> = arguments
             .iter()
             .map(|word| word.display().to_string())

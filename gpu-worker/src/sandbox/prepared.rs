@@ -7,6 +7,7 @@
 //! **Invariant:** nothing runs in it before a session occupies it, and it is used for one session only.
 
 use super::{Bubblewrap, Entrance, Holder, Inside, Outermost, SandboxError, Wrapped, sys::inherit};
+use baton_mirror::Root;
 use nix::{
     fcntl::OFlag,
     unistd::{Pid, pipe2},
@@ -75,7 +76,9 @@ impl PreparedSandbox {
         inside: &Inside,
     ) -> Result<(Entrance, Occupied), SandboxError> {
         let mut text = Vec::new();
-        for argument in inside.view.arguments() {
+        // Bubblewrap was started before the folder was known, so it could not inherit its descriptor.
+        let by_path = |root: &Root| ["--bind".into(), root.path().into()];
+        for argument in inside.view.arguments(by_path) {
             text.extend_from_slice(argument.as_bytes());
             text.push(0);
         }
@@ -89,6 +92,7 @@ impl PreparedSandbox {
             .holder
             .entrance(bubblewrap, &mut self.outermost)
             .await?;
+        inside.view.check(entrance.holder)?;
         let occupied = Occupied {
             outermost: self.outermost,
             group: self.wrapped.group,

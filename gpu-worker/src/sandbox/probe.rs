@@ -6,6 +6,7 @@ use super::{
     BUBBLEWRAP, Bubblewrap, Image, LANDLOCK, Landlock, NetworkChoice, Outermost, Sandbox,
     SandboxError, Variable, guarded,
 };
+use baton_mirror::Root;
 use std::{
     ffi::OsString,
     io,
@@ -108,6 +109,8 @@ pub(crate) struct Probe {
     _port: TcpListener,
     _sockets: [UnixListener; 2],
     _folder: tempfile::TempDir,
+    /// Takes the place of a notebook's folder.
+    notebook: tempfile::TempDir,
     /// Arguments of [`PROGRAM`].
     pub(crate) arguments: Vec<OsString>,
 }
@@ -150,6 +153,7 @@ impl Probe {
         std::fs::create_dir_all(runtime_folder)?;
         let file = tempfile::NamedTempFile::new_in(runtime_folder)?;
         let folder = tempfile::TempDir::new_in(runtime_folder)?;
+        let notebook = tempfile::TempDir::new_in(runtime_folder)?;
         let port = TcpListener::bind("127.0.0.1:0")?;
         let name = format!("baton-{}", uuid::Uuid::new_v4().simple());
         let abstract_socket = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
@@ -168,6 +172,7 @@ impl Probe {
             _port: port,
             _sockets: [abstract_socket, socket],
             _folder: folder,
+            notebook,
             arguments,
         })
     }
@@ -179,6 +184,7 @@ impl Probe {
 
     /// A command for a sandbox like that of a session. The caller adds the program to run inside.
     pub(crate) async fn command(
+        &self,
         bubblewrap: &Bubblewrap,
         python: &Path,
     ) -> Result<Command, SandboxError> {
@@ -190,6 +196,8 @@ impl Probe {
             .map(|(name, value)| (name.as_os_str(), Some(value.as_os_str())))
             .collect();
         view.of_environment(&variables, bubblewrap.limits.scratch_bytes);
+        let notebook = Root::open(self.notebook.path()).map_err(io::Error::other)?;
+        view.notebook_folder(&notebook);
         if bubblewrap.is_of_image(python) {
             Image::set_variables(&mut command, &bubblewrap.inside(python));
         }
@@ -252,7 +260,7 @@ async fn run_inside(
     runtime_folder: &Path,
 ) -> Result<(), SandboxError> {
     let probe = Probe::of_bubblewrap(bubblewrap, runtime_folder)?;
-    let mut command = Probe::command(bubblewrap, python).await?;
+    let mut command = probe.command(bubblewrap, python).await?;
     command
         .args(["--chdir", "/", "--"])
         .arg(bubblewrap.inside(python))

@@ -13,12 +13,15 @@ use nix::{
 };
 use std::{
     io,
-    os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
 };
 use tokio::process::Command;
 
 /// Lets the process that `command` starts inherit these descriptors, with the same numbers.
-pub(crate) fn inherit(command: &mut Command, descriptors: Vec<OwnedFd>) {
+pub(crate) fn inherit<D>(command: &mut Command, descriptors: Vec<D>)
+where
+    D: AsFd + Send + Sync + 'static,
+{
     let in_child = move || {
         for descriptor in &descriptors {
             fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty()))?;

@@ -5,7 +5,9 @@
 //! **Invariant:** with bubblewrap, the root contains only mount points, and a folder is mounted before the mounts
 //! inside it. A session can write only to mounts made for that purpose; each of them has a size limit or is on a disk.
 
-use super::Variable;
+use super::{SandboxError, Variable};
+use baton_mirror::{Handle, Root};
+use nix::unistd::Pid;
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
@@ -113,10 +115,12 @@ pub(super) enum May {
 /// The devices that cells need of those in bubblewrap's `/dev`.
 const BASIC_DEVICES: &[&str] = &["full", "null", "random", "urandom", "zero"];
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Mount {
     ReadOnly(PathBuf),
     Writable(PathBuf),
+    /// The notebook's own folder. Other people can put another folder at its path at any time.
+    Notebook(Root),
     /// Sockets of the GPU's services, which other sessions use too.
     Sockets(PathBuf),
     Devices(PathBuf),
@@ -208,9 +212,11 @@ impl View {
     }
 
     /// Lets the session write to the notebook's folder, unless the path is the root or is already used.
-    pub(super) fn notebook_folder(&mut self, folder: &Path) {
-        if folder.parent().is_some() && !self.mounts.contains_key(folder) {
-            self.writable(folder, folder);
+    pub(super) fn notebook_folder(&mut self, folder: &Root) {
+        let place = folder.path();
+        if place.parent().is_some() && !self.mounts.contains_key(place) {
+            let mount = Mount::Notebook(folder.clone());
+            self.mounts.insert(place.to_owned(), mount);
         }
     }
 
@@ -273,7 +279,8 @@ impl View {
     /// Covers a folder of the worker that would be visible because it is inside a writable folder.
     pub(super) fn hide_inside_writable(&mut self, path: &Path) {
         let around = self.mount_around(path);
-        if path.is_dir() && matches!(around, Some((_, Mount::Writable(_)))) {
+        let is_writable = matches!(around, Some((_, Mount::Writable(_) | Mount::Notebook(_))));
+        if path.is_dir() && is_writable {
             let mount = Mount::Empty { bytes: 0 };
             self.mounts.entry(path.to_owned()).or_insert(mount);
         }
@@ -310,6 +317,7 @@ impl View {
             match mount {
                 Mount::ReadOnly(path) => rules.push((path.clone(), May::Read)),
                 Mount::Writable(path) => rules.push((path.clone(), May::Write)),
+                Mount::Notebook(root) => rules.push((root.path_of_descriptor(), May::Write)),
                 Mount::Sockets(path) => rules.push((path.clone(), May::Connect)),
                 Mount::Devices(path) => rules.push((path.clone(), May::UseDevice)),
                 Mount::Processes => rules.push((place.clone(), May::Read)),
@@ -323,8 +331,45 @@ impl View {
         rules
     }
 
+    /// Whether only bubblewrap decides where the notebook's folder is in the sandbox. Otherwise its mount point is in a
+    /// folder of the machine, in which a student may be able to rename folders.
+    pub(super) fn can_be_checked(&self) -> bool {
+        let mut places = self.notebook_folders().map(|(place, _)| place);
+        places.all(|place| {
+            matches!(
+                self.mount_around(place),
+                None | Some((_, Mount::Empty { .. }))
+            )
+        })
+    }
+
+    /// Checks that the sandbox in which this process runs shows the notebook's own folder. Nothing of the session may
+    /// run before.
+    pub(super) fn check(&self, holder: Pid) -> Result<(), SandboxError> {
+        let machine = PathBuf::from(format!("/proc/{holder}/root"));
+        for (place, root) in self.notebook_folders() {
+            let found = Handle::find_in(&machine, place).and_then(|found| found.status());
+            if !found.is_ok_and(|found| root.is(&found)) {
+                return Err(SandboxError::Replaced {
+                    folder: place.to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn notebook_folders(&self) -> impl Iterator<Item = (&Path, &Root)> {
+        let mounts = self.mounts.iter();
+        mounts.filter_map(|(place, mount)| match mount {
+            Mount::Notebook(root) => Some((place.as_path(), root)),
+            _ => None,
+        })
+    }
+
     /// The arguments for bubblewrap, in the order of the paths, so that a folder comes before its contents.
-    pub(super) fn arguments(&self) -> Vec<OsString> {
+    ///
+    /// `bound`: bubblewrap's option for the notebook's folder, and its source.
+    pub(super) fn arguments(&self, mut bound: impl FnMut(&Root) -> [OsString; 2]) -> Vec<OsString> {
         let mut arguments = Vec::new();
         for (place, mount) in &self.mounts {
             let is_there_already = matches!(mount, Mount::ReadOnly(path) if path == place);
@@ -339,6 +384,10 @@ impl View {
                     add(&["--ro-bind".as_ref(), path.as_ref(), place]);
                 }
                 Mount::Writable(path) => add(&["--bind".as_ref(), path.as_ref(), place]),
+                Mount::Notebook(root) => {
+                    let [option, source] = bound(root);
+                    add(&[&option, &source, place]);
+                }
                 Mount::Devices(path) => add(&["--dev-bind".as_ref(), path.as_ref(), place]),
                 Mount::Link(target) => add(&["--symlink".as_ref(), target.as_ref(), place]),
                 Mount::Processes => add(&["--proc".as_ref(), place]),
@@ -371,7 +420,7 @@ mod tests {
     }
 
     fn places(view: &View) -> Vec<String> {
-        let words = view.arguments();
+        let words = view.arguments(|root| ["--bind".into(), root.path().into()]);
         words
             .iter()
             .map(|word| word.display().to_string())
@@ -417,11 +466,11 @@ mod tests {
         ];
         let variables = variables.map(|(name, value)| (OsStr::new(name), Some(OsStr::new(value))));
         view.of_environment(&variables, 1 << 20);
-        let scratch = Mount::Empty { bytes: 1 << 20 };
         let found = |place: &str| view.mounts.get(Path::new(place));
-        assert_eq!(found("/srv/ipython"), Some(&scratch));
+        let ipython = found("/srv/ipython").unwrap();
+        assert!(matches!(ipython, Mount::Empty { bytes } if *bytes == 1 << 20));
         for place in ["/home/worker/hf", "/usr/share/matplotlib", "relative", "/"] {
-            assert_eq!(found(place), None, "{place}");
+            assert!(found(place).is_none(), "{place}");
         }
         let words = places(&view);
         let last = ["--remount-ro", "/dev", "--remount-ro", "/"];
@@ -429,16 +478,39 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_for_the_notebooks_folder_is_about_the_folder_that_was_opened() {
+        let above = tempfile::tempdir().unwrap();
+        let [course, other] = ["course", "other"].map(|name| above.path().join(name));
+        fs::create_dir(&course).unwrap();
+        fs::create_dir(&other).unwrap();
+        let notebook = Root::open(&course).unwrap();
+        let mut view = view();
+        view.notebook_folder(&notebook);
+        fs::rename(&course, above.path().join("moved")).unwrap();
+        std::os::unix::fs::symlink(&other, &course).unwrap();
+        let rules = view.rules();
+        let (path, _) = rules.iter().find(|(_, may)| *may == May::Write).unwrap();
+        assert!(notebook.is(&(&fs::metadata(path).unwrap()).into()));
+        assert_eq!(path.canonicalize().unwrap(), above.path().join("moved"));
+    }
+
+    #[test]
+    fn a_fork_is_used_only_if_its_sandbox_can_be_checked() {
+        let above = tempfile::tempdir().unwrap();
+        let notebook = Root::open(above.path()).unwrap();
+        let mut view = view();
+        view.notebook_folder(&notebook);
+        assert!(view.can_be_checked());
+        view.read_only(above.path().parent().unwrap());
+        assert!(!view.can_be_checked());
+    }
+
+    #[test]
     fn no_notebook_takes_the_place_of_the_system() {
         let mut view = view();
         for folder in ["/", "/usr", "/proc", "/tmp"] {
-            view.notebook_folder(Path::new(folder));
-            let written = Mount::Writable(folder.into());
-            assert_ne!(
-                view.mounts.get(Path::new(folder)),
-                Some(&written),
-                "{folder}"
-            );
+            view.notebook_folder(&Root::open(Path::new(folder)).unwrap());
+            assert_eq!(view.notebook_folders().count(), 0, "{folder}");
         }
     }
 }

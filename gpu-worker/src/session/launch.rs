@@ -61,6 +61,16 @@ pub(super) struct Launch<'a> {
     pub(super) mark: String,
 }
 
+impl Launch<'_> {
+    /// Whether a fork may become this session. Its sandbox was started before the notebook's folder was known.
+    pub(super) fn may_fork(&self) -> bool {
+        match &self.confinement {
+            Some(Confinement::Bubblewrap(_, inside)) => inside.can_be_checked(),
+            Some(Confinement::Landlock(..)) | None => true,
+        }
+    }
+}
+
 pub(super) struct Launched {
     pub(super) life: Life,
     pub(super) log: SessionLog,

@@ -26,6 +26,7 @@ use baton_jupyter_wire::{
     folder::PrivateFolder,
     shim::{ShimError, ShimPair, ShimReader, ShimWriter},
 };
+use baton_mirror::Root;
 use baton_protocol::{
     NotebookId,
     shim::{FromSession, Hello},
@@ -64,8 +65,9 @@ pub(crate) struct StartRequest<'a> {
     pub(crate) python: PathBuf,
     /// The notebook's working directory, which may not exist on this machine.
     pub(crate) folder: PathBuf,
-    /// The notebook's folder, if it has been proved that this machine can access it.
-    pub(crate) notebook_folder: Option<PathBuf>,
+    /// The notebook's folder, if it has been proved that the session may work in it. It stays open until the session has
+    /// started, because its path may lead to another folder by then.
+    pub(crate) notebook_folder: Option<Root>,
     /// `None`: the session can do everything that the worker's user can do.
     pub(crate) sandbox: Option<&'a Sandbox>,
     /// The mirror in which the session works instead of the notebook's folder.
@@ -103,8 +105,8 @@ pub(crate) async fn start(mut request: StartRequest<'_>) -> Result<Session, Star
         log,
         starting,
     } = match &request.zygote {
-        Some(zygote) => launch::fork(launch, zygote).await?,
-        None => launch::fresh(launch).await?,
+        Some(zygote) if launch.may_fork() => launch::fork(launch, zygote).await?,
+        _ => launch::fresh(launch).await?,
     };
     let opened = observed.begun().await?;
     if let Some(mirror) = &mut request.mirror {
@@ -295,7 +297,7 @@ fn needs<'a>(
     Needs {
         python: &request.python,
         private_folder,
-        notebook_folder: request.notebook_folder.as_deref(),
+        notebook_folder: request.notebook_folder.as_ref(),
         hardware,
         packages: packages.folder(),
         mirror: request.mirror.as_ref().map(|mirror| {
@@ -365,7 +367,7 @@ async fn greeted(
 fn is_visible(request: &StartRequest<'_>) -> bool {
     let is_allowed = match (request.sandbox, &request.notebook_folder) {
         (None, _) => true,
-        (Some(_), Some(notebook_folder)) => request.folder.starts_with(notebook_folder),
+        (Some(_), Some(notebook_folder)) => request.folder.starts_with(notebook_folder.path()),
         (Some(_), None) => false,
     };
     is_allowed && request.folder.is_dir()

@@ -40,7 +40,10 @@ pub(super) async fn run(
     let probe = Probe::create(sandbox, &ground.config.runtime_folder)?;
     let trial = Trial::new(PROBE, &probe.arguments);
     let (printed, said) = match sandbox {
-        Sandbox::Bubblewrap(bubblewrap) => inside(zygote, bubblewrap, python, trial).await?,
+        Sandbox::Bubblewrap(bubblewrap) => {
+            let command = probe.command(bubblewrap, python).await?;
+            inside(zygote, bubblewrap, command, trial).await?
+        }
         Sandbox::Landlock(landlock) => confined(zygote, landlock, python, trial).await?,
     };
     Ok(probe.judge(printed.as_bytes(), said.as_bytes())?)
@@ -49,10 +52,9 @@ pub(super) async fn run(
 async fn inside(
     zygote: &Zygote,
     bubblewrap: &Bubblewrap,
-    python: &Path,
+    mut command: Command,
     mut trial: Trial,
 ) -> Result<(String, String), ZygoteError> {
-    let mut command = Probe::command(bubblewrap, python).await?;
     let holder = Holder::start(&mut command)?;
     let mut outermost = Outermost::spawn(command.stderr(Stdio::null()))?;
     drop(command);
