@@ -483,7 +483,7 @@ settings! {
     flag: Some(("readable", &["worker", "up"])),
     default: Text("[]");
 
-    #[doc = "How sessions reach the files of a notebook's folder: `auto` works in the folder itself if this machine sees it, otherwise in a mirror whose files arrive when they are opened; `mirror` always uses a mirror; `copy` fetches all files before the cell runs."]
+    #[doc = "How sessions reach the files of a notebook's folder: `auto` works in the folder itself if this machine sees it and it belongs to the notebook's user, otherwise in a mirror whose files arrive when they are opened; `mirror` always uses a mirror; `copy` fetches all files before the cell runs."]
     worker_files: FilesChoice = "worker.files",
     flag: Some(("files", &["worker", "up"])),
     default: Text("auto");

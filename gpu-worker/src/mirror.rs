@@ -63,10 +63,14 @@ pub(crate) enum MirrorError {
     Join(#[from] JoinError),
 }
 
+/// The user that the system shows for owners whose number it does not know, so such files may belong to different
+/// people: the default of `/proc/sys/kernel/overflowuid`, and the user `nobody` of network file systems.
+const UNKNOWN_USER: u32 = 65534;
+
 /// Which sessions get a mirror.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FilesChoice {
-    /// Those whose notebook's folder this machine cannot access.
+    /// Those whose notebook's folder this machine cannot access, or does not belong to the notebook's user.
     #[default]
     Auto,
     /// All sessions.
@@ -129,8 +133,11 @@ pub(crate) fn this_machine() -> String {
 /// A proxy could name any folder of this machine, and the worker may have more rights than the student. So neither the
 /// path nor the inode proves anything. The worker asks the proxy to create a file in the folder, with the student's
 /// rights, and looks for this file through the folder that it has opened. (The permissions of the folder would prove
-/// nothing, because a student can name another person's folder.) Permissions do not restrict a worker that runs as
-/// root, so it also requires that the folder and the file have the same owner.
+/// nothing, because a student can name another person's folder.)
+///
+/// A student can also create files in folders that contain other people's folders. So the folder must belong to the
+/// owner of the file, unless this is the worker's own user, who has the same rights anyway. (That is not so for root: what
+/// root may do depends on where it runs.)
 pub(crate) async fn own_folder(
     choice: FilesChoice,
     folder: &NotebookFolder,
@@ -145,8 +152,8 @@ pub(crate) async fn own_folder(
         return None;
     }
     let file = proof(&root, questions, chunk_client).await?;
-    let is_root = nix::unistd::geteuid().is_root();
-    (!is_root || file.owner == root.owner()).then_some(root)
+    let worker = nix::unistd::geteuid().as_raw();
+    belongs_to(root.owner(), file.owner, worker).then_some(root)
 }
 
 /// The file that the notebook has created in the folder.
@@ -164,6 +171,13 @@ async fn proof(root: &Root, questions: &Questions, chunk_client: &ChunkClient) -
     // Lets the proxy remove the file. Its answer does not matter.
     let _ = ask_and_wait(questions, &FilesWanted::ProofSeen {}, chunk_client).await;
     found.ok().filter(Status::is_file)
+}
+
+/// Whether a session of the worker's user may work in the folder. `folder`, `file`: the owners of the folder and of the
+/// file with which the notebook has proved that it can write there.
+fn belongs_to(folder: u32, file: u32, worker: u32) -> bool {
+    const ROOT: u32 = 0;
+    (file == folder && file != UNKNOWN_USER) || (file == worker && worker != ROOT)
 }
 
 impl SessionMirror {
@@ -428,4 +442,32 @@ async fn next_opened(opened: &mut Option<mpsc::UnboundedReceiver<Opened>>) -> Op
 /// Ignores poisoning, because no code panics while it holds this lock.
 fn lock(mirror: &Mutex<Mirror>) -> MutexGuard<'_, Mirror> {
     mirror.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_works_only_in_a_folder_of_its_own_notebook() {
+        const ROOT: u32 = 0;
+        const WORKER: u32 = 100;
+        const ADA: u32 = 1001;
+        const EVE: u32 = 1002;
+        let check = |folder, file, worker, expected| {
+            let found = belongs_to(folder, file, worker);
+            assert_eq!(found, expected, "{folder} {file} {worker}");
+        };
+        check(ADA, ADA, WORKER, true);
+        check(ADA, ADA, ROOT, true);
+        // Eve may write in these folders, for example because everyone may.
+        check(ROOT, EVE, WORKER, false);
+        check(ADA, EVE, WORKER, false);
+        check(WORKER, EVE, WORKER, false);
+        check(UNKNOWN_USER, UNKNOWN_USER, WORKER, false);
+        // The notebook is a process of the worker's user.
+        check(ROOT, WORKER, WORKER, true);
+        check(ADA, ROOT, ROOT, false);
+        check(ROOT, ROOT, ROOT, true);
+    }
 }
