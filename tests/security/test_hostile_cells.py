@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 
 import pytest
@@ -51,6 +52,17 @@ for _ in range(3 * {PROCESSES}):
     os.waitpid(child, 0)
 """
 
+SLOW = """
+class Slow:
+    def __getstate__(self):
+        return {}
+    def __setstate__(self, state):
+        import sys, time
+        if "baton_shim.session.kernel" in sys.modules:
+            time.sleep(60)
+slow = Slow()
+"""
+
 ENDLESS = """
 import os, signal, time
 for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
@@ -89,6 +101,19 @@ def test_other_notebooks_do_not_notice(limited: Service, new_kernel: Callable[..
 
 def test_orphans_that_have_ended_do_not_count(limited: Service, new_kernel: Callable[..., Kernel]) -> None:
     limited.kernel(new_kernel).gpu(ORPHANS).ok()
+
+
+def test_rebuilding_variables_is_part_of_the_cells_time(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    service.start_worker()
+    kernel = service.kernel(new_kernel)
+    kernel.run(SLOW).ok()
+    began = time.monotonic()
+    result = kernel.begin("%%gpu --timeout 3s\nslow").finish()
+    assert time.monotonic() - began < 50
+    assert result.error is not None
+    assert "Stopped after 3 s" in str(result.error)
+    assert kernel.gpu("1 + 1").ok().value == "2"
 
 
 @pytest.mark.parametrize("sandbox", ["bubblewrap", "landlock"])

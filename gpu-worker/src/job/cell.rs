@@ -97,6 +97,7 @@ pub(crate) async fn run_cell(context: &Context, ready: Ready<'_>, job: &mut Job)
         transport,
         phase: Phase::Applying {
             ledger: state.ledger,
+            since: None,
         },
         outputs: Outputs::default(),
         limits: Limits::new(&context.config, &cell),
@@ -157,6 +158,9 @@ enum Phase<'context> {
     /// The session applies the state, and then waits until it may begin.
     Applying {
         ledger: Ledger,
+        /// When it was allowed to begin. From then on its time counts, because applying a state runs code of the
+        /// student's classes.
+        since: Option<Instant>,
     },
     Running {
         ledger: Ledger,
@@ -230,9 +234,11 @@ impl RunningCell<'_> {
             _ => self.limits.cancel_ignored_at(),
         };
         let time_is_up_at = match self.phase {
-            Phase::Running { since, .. } | Phase::Fetching { since, .. } => {
-                self.limits.time_is_up_at(since)
+            Phase::Applying {
+                since: Some(since), ..
             }
+            | Phase::Running { since, .. }
+            | Phase::Fetching { since, .. } => self.limits.time_is_up_at(since),
             _ => None,
         };
         let moved = async {
@@ -270,6 +276,9 @@ impl RunningCell<'_> {
             }
             Event::Session(SessionEvent::Ended(death)) => return Some(self.on_death(death).await),
             Event::Permitted => {
+                if let Phase::Applying { since, .. } = &mut self.phase {
+                    *since = Some(Instant::now());
+                }
                 let message_id = cell.message_id.clone();
                 self.session.answer(ToSession::Begin { message_id }).await;
             }
@@ -332,8 +341,8 @@ impl RunningCell<'_> {
     /// A message that ends a phase.
     fn on_step(&mut self, message: FromSession, cell: &Cell) -> Option<Ending> {
         match (message, std::mem::replace(&mut self.phase, Phase::Over)) {
-            (FromSession::Started { .. }, Phase::Applying { ledger }) => {
-                self.on_started(ledger);
+            (FromSession::Started { .. }, Phase::Applying { ledger, since }) => {
+                self.on_started(ledger, since);
                 None
             }
             (
@@ -370,9 +379,9 @@ impl RunningCell<'_> {
         }
     }
 
-    fn on_started(&mut self, ledger: Ledger) {
+    fn on_started(&mut self, ledger: Ledger, since: Option<Instant>) {
         gpu_use::report(&self.session, gpu::Cell::Started);
-        let since = Instant::now();
+        let since = since.unwrap_or_else(Instant::now);
         self.phase = Phase::Running { ledger, since };
         if self.limits.is_cancelled() {
             // The first interrupt may have arrived before the session could handle it.
@@ -381,8 +390,15 @@ impl RunningCell<'_> {
     }
 
     fn on_refused(&mut self, error: RemoteError, phase: &Phase<'_>) -> Ending {
-        if let Phase::Running { since, .. } = phase {
+        if let Phase::Applying {
+            since: Some(since), ..
+        }
+        | Phase::Running { since, .. } = phase
+        {
             self.ran_since(*since);
+        }
+        if let Some(ending) = self.limits.ending_in_time() {
+            return ending;
         }
         let outcome = match self.limits.is_cancelled() {
             false => Outcome::Refused,

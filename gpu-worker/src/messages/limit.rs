@@ -12,7 +12,7 @@ pub(crate) struct Limit {
     pub(crate) longest: Option<Duration>,
 }
 
-/// The limit passed, and the session did not end the cell when it was interrupted.
+/// The limit passed, and there is no state: the session did not react to the interrupt, or had not applied its state.
 pub(crate) fn timed_out(limit: Limit) -> RemoteError {
     error(
         "CellTimeout",

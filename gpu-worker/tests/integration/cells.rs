@@ -139,7 +139,8 @@ async fn a_state_that_cannot_be_read_is_refused() {
         (ran.outcome, ran.error_text()),
         (Outcome::Refused, "unreadable")
     );
-    assert_eq!(ran.usage.run_ms, 0, "it never ran");
+    // Only the time in which the session tried to read it.
+    assert!(ran.usage.run_ms < 10_000, "{:?}", ran.usage);
 }
 
 #[tokio::test]

@@ -113,6 +113,27 @@ async fn a_cell_that_ignores_its_limit_loses_its_session() {
 }
 
 #[tokio::test]
+async fn the_time_in_which_a_session_applies_its_state_counts() {
+    let mut worker = Worker::start().await;
+    let mut notebook = Notebook::new();
+    let state = json!({"applying_seconds": 0.5});
+    let ran = worker.run(notebook.cell_with("x = 1", &state)).await.ok();
+    assert!(ran.usage.run_ms >= 400, "{:?}", ran.usage);
+}
+
+#[tokio::test]
+async fn a_session_that_applies_its_state_for_too_long_is_stopped() {
+    let mut worker = Worker::start().await;
+    let mut notebook = Notebook::new();
+    let state = json!({"applying_seconds": 600});
+    let mut submission = notebook.cell_with("x = 1", &state);
+    submission.cell.timeout_ms = Some(TIME_LIMIT_MS);
+    let ran = worker.run(submission).await;
+    assert_eq!((ran.outcome, &ran.state), (Outcome::TimedOut, &None));
+    assert!(ran.usage.run_ms >= TIME_LIMIT_MS, "{:?}", ran.usage);
+}
+
+#[tokio::test]
 async fn a_cancel_before_the_start_is_obeyed_at_once() {
     let mut worker = Worker::start_with(|config| config.slots = Some(1)).await;
     let (first, _) = waiting_cell(&mut worker, &mut Notebook::new(), "").await;

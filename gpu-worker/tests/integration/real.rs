@@ -102,7 +102,7 @@ async fn a_state_that_the_package_cannot_read_is_refused() {
     let submission = real.cell("a");
     let ran = real.worker.run(submission).await;
     assert_eq!((ran.outcome, &ran.state), (Outcome::Refused, &None));
-    assert_eq!(ran.usage.run_ms, 0);
+    assert!(ran.usage.run_ms < 10_000, "{:?}", ran.usage);
 }
 
 /// Set if this test runs as the worker, in a process of its own.

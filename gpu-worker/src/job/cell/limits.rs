@@ -73,13 +73,15 @@ impl Limits {
     }
 
     pub(super) fn ending_of_ignored_cancel(&self) -> Ending {
-        match self.time_is_up {
-            true => Ending::without_state(
-                Outcome::TimedOut,
-                messages::timed_out(self.time.unwrap_or_default()),
-            ),
-            false => Ending::without_state(Outcome::Cancelled, messages::cancelled()),
-        }
+        let cancelled = || Ending::without_state(Outcome::Cancelled, messages::cancelled());
+        self.ending_in_time().unwrap_or_else(cancelled)
+    }
+
+    /// The ending without state of a cell that the time limit has interrupted.
+    pub(super) fn ending_in_time(&self) -> Option<Ending> {
+        let limit = self.time.filter(|_| self.time_is_up)?;
+        let error = messages::timed_out(limit);
+        Some(Ending::without_state(Outcome::TimedOut, error))
     }
 
     /// How a cell ended, from what its session reports.

@@ -154,6 +154,13 @@ class Kernel(IPythonKernel):
         except ValueError:
             return False
         self.shell.user_ns.update(values)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            time.sleep(values.pop("applying_seconds", 0))
+        except KeyboardInterrupt:
+            return False
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         for segment in delta["segments"]:
             name = f"segment_{segment['number']}"
             if segment["fresh"]:
