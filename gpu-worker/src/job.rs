@@ -23,6 +23,7 @@ use crate::{
     messages,
     questions::Questions,
     report::{EventSink, PromisedEvent},
+    sandbox::Share,
     session::Session,
 };
 use baton_protocol::{
@@ -168,6 +169,7 @@ pub(crate) async fn run_job(
         if let Some(used) = &mut used {
             let message_id = job.submission.cell.message_id.clone();
             used.answer(ToSession::Released { message_id }).await;
+            used.set_share(Share::BetweenCells);
         }
         return used;
     }
@@ -177,6 +179,7 @@ pub(crate) async fn run_job(
 /// Keeps a session that no later cell can use, if only it has deferred state that the notebook lacks.
 fn kept(session: Option<Session>, deferred: &Deferred) -> Option<Session> {
     let session = session.filter(|_| deferred.needs_session())?;
+    session.set_share(Share::BetweenCells);
     if let Some(gpu) = session.gpu() {
         gpu.cell(Cell::Ended);
     }
@@ -210,6 +213,7 @@ async fn prepare_and_run(
         Ok(ready) => {
             // Deferred state without a keeper has been sent by now, and cannot be read again.
             deferred.lose_session();
+            ready.session.set_share(Share::OfCell);
             cell::run_cell(context, ready, job).await
         }
         Err(ending) => Ended::without_session(ending),

@@ -40,7 +40,7 @@ pub(crate) use self::bubblewrap::{Bubblewrap, Inside};
 pub(crate) use self::build::{install, install_bare};
 pub(crate) use self::confinement::{Confined, Landlock};
 pub(crate) use self::egress::{Carrier, Gate};
-pub(crate) use self::groups::Group;
+pub(crate) use self::groups::{Group, Share};
 pub(crate) use self::guard::{Guard, guarded, without_guard};
 pub(crate) use self::holder::{Entrance, Holder, ReadOnly};
 pub(crate) use self::image::Image;

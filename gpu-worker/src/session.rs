@@ -22,7 +22,7 @@ use crate::{
     mirror::SessionMirror,
     packages::SessionPackages,
     processes,
-    sandbox::Group,
+    sandbox::{Group, Share},
 };
 use baton_chunks::Ledger;
 use baton_jupyter_wire::{
@@ -291,6 +291,14 @@ impl Session {
     /// The session's part in time-sharing; `None` in other GPU modes.
     pub(crate) fn gpu(&self) -> Option<&Membership> {
         self.gpu.membership()
+    }
+
+    /// Sets what its processes get of the processors while other sessions want them, too.
+    pub(crate) fn set_share(&self, share: Share) {
+        let set = self.life.group().map(|group| group.set_share(share));
+        if let Some(Err(error)) = set {
+            tracing::warn!(%error, "Failed to set a session's share of the processors");
+        }
     }
 
     /// Whether a control group limits the memory of its processes.

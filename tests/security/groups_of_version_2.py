@@ -23,7 +23,6 @@ OF_SESSION = {
     "memory.swap.max": "0",
     "pids.max": "200",
     "cpu.max": "200000 100000",
-    "cpu.weight": "100",
     "cells/memory.oom.group": "1",
 }
 WITHOUT_SWAP = {"memory.swap.max"}
@@ -61,6 +60,13 @@ def test_a_session_has_groups_with_all_limits(service: Service, new_kernel: Call
     worker = group_of(service.process("worker-0"))
     assert worker.name == "worker"
     assert (worker / "cpu.weight").read_text() == "1000\n"
+    weight = group / "cpu.weight"
+    wait_until(lambda: weight.read_text() == "10\n", "a session without a cell has a small share")
+    cell = kernel.begin("%%gpu\nimport time\nprint('begins', flush=True)\ntime.sleep(600)")
+    cell.wait_for_text("begins")
+    assert weight.read_text() == "100\n"
+    kernel.interrupt()
+    cell.finish()
     kernel.shutdown()
     wait_until(lambda: not group.exists(), "the session's groups are gone")
 

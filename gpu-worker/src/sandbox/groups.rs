@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use self::group::Group;
+pub(crate) use self::group::{Group, Share};
 
 /// The group into which a worker moves itself, because in version 2 only groups without processes can limit those
 /// below. systemd's `DelegateSubgroup=` may name it, too.

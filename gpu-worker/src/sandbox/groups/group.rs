@@ -26,9 +26,26 @@ use std::{
 /// The period of processor quotas, in microseconds.
 const PERIOD_US: u64 = 100_000;
 
-/// The processor weight of a session. Sessions compete with each other and with their worker, which has
-/// [`super::OWN_WEIGHT`].
-const WEIGHT: &str = "100";
+/// How much processor time a session gets while others want it, too. Sessions compete with each other and with their
+/// worker, which has [`super::OWN_WEIGHT`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Share {
+    OfCell,
+    /// A tenth. Processes that a cell has left behind may run on, but not at the expense of other people's cells.
+    BetweenCells,
+}
+
+impl Share {
+    /// The file that sets it, and its value.
+    fn setting(self, version: Version) -> (&'static str, &'static str) {
+        match (version, self) {
+            (Version::One, Self::OfCell) => ("cpu.shares", "1024"),
+            (Version::One, Self::BetweenCells) => ("cpu.shares", "102"),
+            (Version::Two, Self::OfCell) => ("cpu.weight", "100"),
+            (Version::Two, Self::BetweenCells) => ("cpu.weight", "10"),
+        }
+    }
+}
 
 /// Groups below a group of version 2: the session's own processes, and those that outlive them.
 const CELLS: &str = "cells";
@@ -50,6 +67,7 @@ struct Folder {
     version: Version,
     has_memory: bool,
     has_processes: bool,
+    has_processors: bool,
 }
 
 impl Folder {
@@ -102,6 +120,7 @@ impl Group {
                 version: base.version,
                 has_memory: base.controllers.contains(&Controller::Memory),
                 has_processes: base.controllers.contains(&Controller::Processes),
+                has_processors: base.controllers.contains(&Controller::Processors),
             };
             // Pushed now, because what follows may fail, and then the group is removed.
             group.folders.push(folder.clone());
@@ -137,6 +156,14 @@ impl Group {
             for process in processes {
                 keep(folder, *process)?;
             }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_share(&self, share: Share) -> io::Result<()> {
+        for folder in self.folders.iter().filter(|folder| folder.has_processors) {
+            let (file, value) = share.setting(folder.version);
+            fs::write(folder.path.join(file), value)?;
         }
         Ok(())
     }
@@ -192,6 +219,8 @@ fn settings(
 ) -> Vec<(&'static str, String)> {
     let memory = limits.memory_bytes.map(|bytes| bytes.to_string());
     let quota = limits.processors.map(|count| u64::from(count) * PERIOD_US);
+    let (share, of_cell) = Share::OfCell.setting(version);
+    let share = (share, of_cell.to_owned());
     match (controller, version) {
         (Controller::Memory, Version::Two) => {
             let most = memory.map(|bytes| ("memory.max", bytes));
@@ -210,8 +239,7 @@ fn settings(
         (Controller::Processes, _) => vec![("pids.max", limits.processes.to_string())],
         (Controller::Processors, Version::Two) => {
             let most = quota.map(|quota| ("cpu.max", format!("{quota} {PERIOD_US}")));
-            let weight = ("cpu.weight", WEIGHT.to_owned());
-            most.into_iter().chain([weight]).collect()
+            most.into_iter().chain([share]).collect()
         }
         (Controller::Processors, Version::One) => quota
             .into_iter()
@@ -219,6 +247,7 @@ fn settings(
                 let period = ("cpu.cfs_period_us", PERIOD_US.to_string());
                 [period, ("cpu.cfs_quota_us", quota.to_string())]
             })
+            .chain([share])
             .collect(),
     }
 }
@@ -333,6 +362,7 @@ mod tests {
         let processors: &[(&str, &str)] = &[
             ("cpu.cfs_period_us", "100000"),
             ("cpu.cfs_quota_us", "200000"),
+            ("cpu.shares", "1024"),
         ];
         check(Processors, Version::One, processors);
         let without = Limits {
@@ -349,7 +379,10 @@ mod tests {
             settings(Memory, Version::One, without),
             unswapped("memory.swappiness")
         );
-        assert_eq!(settings(Processors, Version::One, without), []);
+        assert_eq!(
+            settings(Processors, Version::One, without),
+            [("cpu.shares", "1024".to_owned())]
+        );
     }
 
     /// A group of this version in an ordinary folder, which stands for a hierarchy.
@@ -408,6 +441,24 @@ mod tests {
         assert_eq!(group.exceeded_memory_bytes(), None);
         fs::write(session.join("memory.events"), "oom 1\noom_kill 2\n").unwrap();
         assert_eq!(group.exceeded_memory_bytes(), Some(4096));
+    }
+
+    #[test]
+    fn a_session_without_a_cell_has_a_tenth_of_the_share_of_one_with_a_cell() {
+        for (version, file, values) in [
+            (Version::One, "cpu.shares", ["1024", "102"]),
+            (Version::Two, "cpu.weight", ["100", "10"]),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let group = group(folder.path(), version);
+            let file = folder.path().join("session").join(file);
+            let [of_cell, between] = values;
+            assert_eq!(read(&file), of_cell);
+            group.set_share(Share::BetweenCells).unwrap();
+            assert_eq!(read(&file), between);
+            group.set_share(Share::OfCell).unwrap();
+            assert_eq!(read(&file), of_cell);
+        }
     }
 
     #[test]
