@@ -348,6 +348,7 @@ impl Agent {
                     entry.unfinished -= usize::from(job_over);
                     self.last_used = Instant::now();
                 }
+                self.notebooks.limit_sessions_of(notebook);
                 self.report_sessions(&before).await;
                 self.make_room().await;
             }

@@ -10,8 +10,13 @@ use baton_protocol::NotebookId;
 use std::{collections::HashMap, sync::Arc};
 use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 
+/// How many idle sessions of one person stay warm, if the worker does not have more slots.
+const MOST_WARM: usize = 8;
+
 pub(super) struct Notebook {
     task: u64,
+    /// Whose it is.
+    account: u64,
     jobs: mpsc::UnboundedSender<Job>,
     /// How many of its jobs have not ended yet.
     pub(super) unfinished: usize,
@@ -78,6 +83,7 @@ impl Notebooks {
                 .spawn(serve_notebook(context, jobs_receiver, reporter));
             Notebook {
                 task: self.task_count,
+                account: job.account,
                 jobs,
                 unfinished: 0,
                 warm: false,
@@ -149,6 +155,25 @@ impl Notebooks {
             }
             keep
         });
+    }
+
+    /// Ends the sessions of a person that have been idle for longest, if the person has too many. Those that hold objects
+    /// that no other session can hold stay.
+    pub(super) fn limit_sessions_of(&mut self, notebook: NotebookId) {
+        let Some(account) = self.entries.get(&notebook).map(|entry| entry.account) else {
+            return;
+        };
+        let most = self.context.slots.max(MOST_WARM);
+        let can_end = |entry: &Notebook| {
+            entry.warm && entry.is_idle() && !entry.keeps && entry.account == account
+        };
+        let idle = self.entries.iter().filter(|(_, entry)| can_end(entry));
+        let mut idle: Vec<_> = idle.map(|(of, entry)| (entry.last_used, *of)).collect();
+        idle.sort_unstable_by(|one, other| other.cmp(one));
+        for (_, notebook) in idle.into_iter().skip(most) {
+            tracing::info!(%notebook, "The session of notebook {notebook} ends: its owner has {most} newer ones");
+            self.end_session(notebook);
+        }
     }
 
     /// Ends the session that has been idle for longest, if another session waits for its GPU. Sessions that hold

@@ -269,6 +269,25 @@ async fn an_idle_worker_leaves_only_when_it_is_not_needed() {
 }
 
 #[tokio::test]
+async fn a_person_keeps_only_the_sessions_that_were_used_last() {
+    let mut worker = Worker::start_with(|config| config.slots = Some(2)).await;
+    let mut pids = Vec::new();
+    for number_of in 0..10 {
+        assert!(pids.iter().all(|pid| is_running(*pid)));
+        // Only the first session holds objects that no other session can hold.
+        let keeps = if number_of == 0 { "keeps = True" } else { "" };
+        let ran = worker
+            .run(Notebook::new().cell(&format!("{PID}\n{keeps}")))
+            .await
+            .ok();
+        pids.push(number(&ran.value("pid")));
+    }
+    eventually(|| !is_running(pids[1])).await;
+    pids.remove(1);
+    assert!(pids.iter().all(|pid| is_running(*pid)));
+}
+
+#[tokio::test]
 async fn a_leaving_worker_ends_its_cells_at_their_time_limits() {
     let mut worker = Worker::start().await;
     let mut submission = Notebook::new().cell("import time\ntime.sleep(600)");
