@@ -32,6 +32,7 @@ OF_THE_KERNEL = {
     "plain_soup": "has tags that share a set with Beautiful Soup itself",
     "plain_underscores": "asks for the last results of its kernel",
     "torch_bound_anew": "deletes generators, which are said not to be saved",
+    "widgets_media": "has widgets, which are said not to be saved",
     "widgets_values": "has widgets, which are said not to be saved",
 }
 """Notebooks that need something that saved states do not contain."""

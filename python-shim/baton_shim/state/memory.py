@@ -94,6 +94,30 @@ def address_of(buffer: Any) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
 
+class _Buffer(ctypes.Structure):
+    """`Py_buffer` of Python's C interface."""
+
+    _fields_ = (
+        *(("buf", ctypes.c_void_p), ("obj", ctypes.c_void_p)),
+        *(("len", ctypes.c_ssize_t), ("itemsize", ctypes.c_ssize_t)),
+        *(("readonly", ctypes.c_int), ("ndim", ctypes.c_int), ("format", ctypes.c_char_p)),
+        *((name, ctypes.c_void_p) for name in ("shape", "strides", "suboffsets", "internal")),
+    )
+
+
+_ALL_READ_ONLY = 0x11C  # `PyBUF_FULL_RO`
+
+
+def first_address(obj: Any) -> int:
+    """The address of the first element of an object with a buffer, which may be read-only and have gaps."""
+    buffer = _Buffer()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(obj), ctypes.byref(buffer), _ALL_READ_ONLY)
+    try:
+        return buffer.buf or 0
+    finally:
+        ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
+
+
 def read(address: int, size: int) -> bytes:
     return ctypes.string_at(address, size)
 

@@ -200,7 +200,7 @@ _BY_TYPE: dict[type, tuple[str, str]] = {
     **dict.fromkeys(
         LOCKS, ("is a lock that another thread may hold", "release it first, or create it inside the cell")
     ),
-    memoryview: ("is a view of memory", "use the object behind it"),
+    memoryview: ("is a view of memory that can change", "use the object behind it"),
 }
 
 _BY_NAME: dict[str, tuple[str, str]] = {
@@ -315,13 +315,29 @@ def finished_future(obj: Any) -> bool:
     return isinstance(obj, future) and bool(obj.done())
 
 
+def owner_of(view: memoryview) -> Any:
+    """The object whose memory a view shows; None if the view has been released."""
+    try:
+        return view.obj
+    except ValueError:
+        return None
+
+
+def shows_bytes(obj: Any) -> bool:
+    """Whether it is a view of `bytes`, or released.
+
+    Others stay: while a view exists, the memory cannot be resized, and the table would keep the view alive.
+    """
+    return type(obj) is memoryview and isinstance(owner_of(obj), (bytes, type(None)))
+
+
 def cannot_leave(obj: Any) -> tuple[str, str] | None:
     """Like `bound_to_process`, except for objects that have a counterpart on the other side."""
     if standard_stream(obj) or obj is threading.main_thread() or finished_future(obj):
         return None
     if type(obj) in LOCKS and not held_by_another_thread(obj):
         return None
-    if is_closed_file(obj):
+    if is_closed_file(obj) or shows_bytes(obj):
         return None
     return cannot_leave(obj.__self__) if isinstance(obj, METHODS) else bound_to_process(obj)
 
@@ -338,7 +354,7 @@ def may_be_guilty(obj: Any) -> bool:
     """Whether another object of this type may be bound to its process, although this one is not."""
     if finished_future(obj) or hasattr(type(obj), "fileno") or isinstance(obj, type):
         return True
-    return isinstance(obj, (io.IOBase, threading.Thread, *LOCKS, *METHODS))
+    return isinstance(obj, (io.IOBase, threading.Thread, memoryview, *LOCKS, *METHODS))
 
 
 def describe_failure(obj: object, error: BaseException) -> tuple[str, str]:

@@ -83,6 +83,7 @@ from baton_shim.state.kinds.limits import LimitsKind, is_limits_type
 from baton_shim.state.kinds.loaders import LoaderKind, is_loader_type
 from baton_shim.state.kinds.locks import LockKind
 from baton_shim.state.kinds.matches import MatchKind
+from baton_shim.state.kinds.memory_views import MemoryViewKind
 from baton_shim.state.kinds.reduced import DecimalContextKind, ReducedKind
 from baton_shim.state.kinds.references import (
     DICT_ITERATORS,
@@ -171,6 +172,7 @@ class Kinds:
         self.variable, self.traced, self.strategy = VariableKind(here), TracedKind(here), StrategyKind(here)
         self.trace, self.lock, self.file = TraceKind(here), LockKind(here), FileKind(here)
         self.scaler, self.loader = ScalerKind(here), LoaderKind(here)
+        self.memory_view = MemoryViewKind(here)
         self.unsendable = UnsendableKind(here, self.why_not)
         self.type.functions_of = self.library.anchors[3]
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
@@ -180,6 +182,7 @@ class Kinds:
             set: self.set,
             bytearray: self.bytes,
             array.array: self.bytes,
+            memoryview: self.memory_view,
             types.FunctionType: self.function,
             types.CellType: self.cell,
             functools._lru_cache_wrapper: self.cached,
