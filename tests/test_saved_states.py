@@ -111,6 +111,22 @@ def test_what_cannot_be_saved_is_named_at_any_depth(kernel: Kernel) -> None:
     kernel.run("%gpu_states --delete partly").ok()
 
 
+def test_widgets_are_named_and_nothing_else_is_blamed_for_them(kernel: Kernel) -> None:
+    kernel.run(
+        "import ipywidgets as widgets\nslider = widgets.IntSlider()\nimage = widgets.Image(value=b'')\n"
+        "holder = {'box': widgets.VBox([slider])}\nnumber = 5\nshell = get_ipython()\n"
+        "@widgets.interact(n=3)\ndef shown(n): pass"
+    ).ok()
+    said = kernel.run("%gpu_save some").ok()
+    assert said.stdout.startswith("Saved number, shell, widgets as some")
+    assert [line for line in said.stderr.splitlines() if "is not saved" in line] == [
+        "warning: holder is not saved: holds 'holder['box']', which is a widget, and widgets are not saved",
+        "warning: image is not saved: is a widget, and widgets are not saved",
+        "warning: shown is not saved: holds something that is a widget, and widgets are not saved",
+        "warning: slider is not saved: is a widget, and widgets are not saved",
+    ]
+
+
 def test_computation_graphs_are_named(kernel: Kernel) -> None:
     kernel.run(
         "import torch\nweight = torch.ones(3, requires_grad=True)\nlosses = [(weight * 2).sum()]; plain = torch.ones(2)"

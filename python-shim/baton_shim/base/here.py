@@ -13,6 +13,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from baton_shim.base import late
@@ -20,16 +21,25 @@ from baton_shim.base import late
 
 def by_reference(shell: Any) -> None:
     """Registers the references, before a kernel's first table: Python has one list of such rules, which is public."""
-    copyreg.pickle(type(shell), lambda value: (this_shell, ()))
-    copyreg.pickle(type(shell.kernel), lambda value: (this_kernel, ()))
+    refer(type(shell), lambda value: (this_shell, ()))
+    refer(type(shell.kernel), lambda value: (this_kernel, ()))
     for name in PARTS:
-        copyreg.pickle(type(getattr(shell, name)), functools.partial(as_part, name))
+        refer(type(getattr(shell, name)), functools.partial(as_part, name))
     for formatter in shell.display_formatter.formatters.values():
-        copyreg.pickle(type(formatter), lambda value: (this_formatter, (value.format_type,)))
+        refer(type(formatter), lambda value: (this_formatter, (value.format_type,)))
     if "jax" in sys.modules:
         jax_devices()
     else:
         late.when_imported("jax", jax_devices)
+
+
+REFERRED: set[type] = set()
+"""The types of these objects. What the objects hold is not sent with them."""
+
+
+def refer(kind: type, reduce: Callable[[Any], tuple[Any, ...]]) -> None:
+    copyreg.pickle(kind, reduce)
+    REFERRED.add(kind)
 
 
 def watch_images() -> None:
@@ -75,7 +85,7 @@ def this_kernel() -> Any:
 
 def jax_devices() -> None:
     jax: Any = sys.modules["jax"]
-    copyreg.pickle(jax.Device, lambda device: (jax_device, (device.id,)))
+    refer(jax.Device, lambda device: (jax_device, (device.id,)))
 
 
 def jax_device(number: int) -> Any:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from baton_shim.base.closure import reach
+from baton_shim.base.here import by_reference
 from baton_shim.base.interrupts import Interrupts
 from baton_shim.base.sources import sources
 from baton_shim.notebook import analysis
@@ -132,7 +133,8 @@ class SavedStates:
             return {"sources": sources(home.shell, files), **home.surroundings.whole(cells)}
 
         with home.turn:
-            saved = whole(lambda: Table(home.namespace), names, extra)
+            by_reference(home.shell)
+            saved = whole(lambda: Table(home.namespace, for_later=True), names, extra)
         for reason in saved.losses:
             warn(f"A part of the notebook is not saved: {reason}")
         return saved

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from baton_shim.base.examine import is_a, made_in_notebook, of_type
+from baton_shim.base.here import REFERRED
 from baton_shim.state.kinds import ATOMS, Kinds
 from baton_shim.state.refusal import StandIn
 
@@ -26,6 +27,8 @@ def path_to(target: Any, roots: Iterable[tuple[str, Any]], kinds: Kinds) -> str 
         if type(obj) in ATOMS or type(obj) is StandIn or id(obj) in seen or is_a(obj, types.ModuleType):
             continue
         seen.add(id(obj))
+        if type(obj) in REFERRED:
+            continue
         with contextlib.suppress(Exception):  # in the student's own class: only the other paths from here are lost
             waiting.extend(_parts(path, obj, kinds))
     return None

@@ -276,6 +276,18 @@ def bound_to_process(obj: object) -> tuple[str, str] | None:
     return None
 
 
+_OF_PAGES = (("ipywidgets.widgets.widget", "Widget"), ("comm.base_comm", "BaseComm"))
+
+
+def bound_to_page(obj: object) -> tuple[str, str] | None:
+    """Like `bound_to_process`, for what a page shows and controls: a later kernel has no connection to that page."""
+    for module, name in _OF_PAGES:
+        base = getattr(sys.modules.get(module), name, None)
+        if isinstance(base, type) and isinstance(obj, base):
+            return "is a widget, and widgets are not saved", "create it again in the new kernel"
+    return None
+
+
 def is_mapped(kind: Any) -> bool:
     """Whether SQLAlchemy maps this class of the notebook to a table, or classes derived from it."""
     with suppress(Exception):  # its metaclass failed

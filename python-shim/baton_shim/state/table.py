@@ -63,11 +63,12 @@ class Table:
         *,
         home: bool | None = None,
         only: Callable[[Mapping[str, Any]], Set[str]] | None = None,
+        for_later: bool = False,
     ) -> None:
         """`missing`: modules that the other end lacks, each with its package; it may change between messages.
 
         `home`: set for a saved state, whose reader is the notebook although it receives first. `only` chooses which of
-        its names are bound.
+        its names are bound. `for_later`: the reader is a kernel that starts later, which no page of this one knows.
         """
         self.namespace = namespace
         self._load_modules = load_modules or (lambda modules, undo: None)
@@ -84,7 +85,7 @@ class Table:
         self._reported: set[str] = set()
         self._segments = Segments(lambda segment: self._views.user_of(segment))
         self._here = Here(namespace, self._segments, [])
-        self._kinds = Kinds(self._here, missing if missing is not None else {})
+        self._kinds = Kinds(self._here, missing if missing is not None else {}, for_later=for_later)
         patch = self._patch  # one object, which both ends know as an anchor
         main: Any = sys.modules.get("__main__")
         main = main if main is not None and vars(main) is namespace else object()

@@ -122,7 +122,7 @@ from baton_shim.state.kinds.trees import (
 from baton_shim.state.kinds.typings import TYPINGS, TypingKind
 from baton_shim.state.kinds.ufuncs import UfuncKind, is_ufunc_type
 from baton_shim.state.kinds.weak import WEAK_COLLECTIONS, WeakCollectionKind
-from baton_shim.state.refusal import FILES, StandIn, cannot_leave, describe_failure, may_be_guilty, why_without
+from baton_shim.state.refusal import FILES, StandIn, bound_to_page, cannot_leave, describe_failure, may_be_guilty, why_without
 
 __all__ = ["ATOMS", "Here", "Kind", "Kinds", "is_leaf"]
 
@@ -143,10 +143,13 @@ _NAMED = (types.FunctionType, types.BuiltinFunctionType, functools._lru_cache_wr
 
 
 class Kinds:
-    """All kinds of one table. `missing`: modules that the other end lacks, each with its package."""
+    """All kinds of one table. `missing`: modules that the other end lacks, each with its package.
 
-    def __init__(self, here: Here, missing: Mapping[str, str]) -> None:
-        self._missing = missing
+    `for_later`: the other end is a kernel that starts later.
+    """
+
+    def __init__(self, here: Here, missing: Mapping[str, str], *, for_later: bool = False) -> None:
+        self._missing, self._for_later = missing, for_later
         self.list, self.dict, self.set, self.bytes = ListKind(here), DictKind(here), SetKind(here), BytesKind(here)
         self.leaf, self.attributes, self.instance = LeafKind(here), AttributesKind(here), InstanceKind(here)
         self.exception, self.reduced, self.function = ExceptionKind(here), ReducedKind(here), FunctionKind(here)
@@ -208,7 +211,7 @@ class Kinds:
         if type(obj) in self._innocent:
             return None
         try:
-            reason = cannot_leave(obj)
+            reason = cannot_leave(obj) or (bound_to_page(obj) if self._for_later else None)
             if reason is None and not may_be_guilty(obj):
                 self._innocent.add(type(obj))
         except Exception as error:  # it cannot even be examined
