@@ -63,6 +63,24 @@ def check_slider(kernel: Kernel, make: Callable[..., Result]) -> None:
     assert [content["comm_id"] for content in here.of("comm_msg")] == [comm_id]
 
 
+def test_a_page_gets_all_widgets_although_a_part_of_one_stayed_in_the_session(kernel: Kernel) -> None:
+    made = kernel.gpu(
+        IMPORTS + "slider = widgets.IntSlider(3)\nimage = widgets.Image(value=bytearray(b'abc'), width=7)\nslider"
+    ).ok()
+    assert "memory that can change" in kernel.run("len(image.value)").plain_traceback
+    content = {"comm_id": "control", "target_name": "jupyter.widget.control", "data": {}}
+    opened = kernel.client.session.msg("comm_open", content, metadata={"version": "1.0.0"})
+    kernel.client.shell_channel.send(opened)
+    request = {"comm_id": "control", "data": {"method": "request_states"}}
+    asked = kernel.send(kernel.client.session.msg("comm_msg", request))
+    answer = asked.wait_for(lambda so_far: so_far.of("comm_msg"), "the states of the widgets")
+    (states,) = (message["data"]["states"] for message in answer.of("comm_msg"))
+    assert states[comm_of(made, "IntSliderModel")]["state"]["value"] == 3
+    image = states[comm_of(made, "ImageModel")]["state"]
+    assert image["width"] == "7"
+    assert "value" not in image
+
+
 def test_a_slider_of_a_gpu_cell(kernel: Kernel) -> None:
     check_slider(kernel, kernel.gpu)
 

@@ -137,9 +137,11 @@ class Home:
     @functools.cached_property
     def comms(self) -> HomeComms:
         from baton_shim.base.comms import HomeComms
+        from baton_shim.notebook import widgets
 
         _ = self.deferred  # first, so that its wrappers of the kernel's handlers are inside those of the comms
         comms = HomeComms(self.shell.kernel)
+        widgets.send_what_is_here()
         self.surroundings.add(comms)
         return comms
 
