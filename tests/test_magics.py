@@ -96,6 +96,15 @@ def test_aliases_go_there_and_back(kernel: Kernel) -> None:
     kernel.run("%unalias there").ok()
 
 
+def test_aliases_of_magics_go_there_and_back(kernel: Kernel) -> None:
+    kernel.run("%alias_magic run_it time\n%alias_magic --cell said capture -p got").ok()
+    assert "Wall time" in kernel.gpu("%run_it x = 1").ok().stdout
+    assert kernel.gpu("%%said\nprint('caught')").ok().stdout == ""
+    assert kernel.run("got.stdout").ok().value == "'caught\\n'"
+    kernel.gpu("%alias_magic again run_it").ok()
+    assert "Wall time" in kernel.run("%again x = 2").ok().stdout
+
+
 def test_extensions_go_there_and_back(kernel: Kernel) -> None:
     for name in ("here", "there"):
         (kernel.place.work / f"extension_{name}.py").write_text(

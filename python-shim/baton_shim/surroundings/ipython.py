@@ -77,6 +77,30 @@ def usual_aliases(_: Any) -> dict[str, str]:
     return dict(default_aliases())
 
 
+# Of IPython itself, by kind and name: what each calls, and with which parameters.
+USUAL_MAGIC_ALIASES = {
+    ("line", "ed"): ("edit", None),
+    ("line", "hist"): ("history", None),
+    ("line", "rep"): ("recall", None),
+    ("cell", "SVG"): ("svg", None),
+    ("cell", "HTML"): ("html", None),
+    ("cell", "file"): ("writefile", None),
+}
+
+
+def magic_aliases(_: Any) -> dict[tuple[str, str], tuple[str, str | None]]:
+    from IPython.core.magic import MagicAlias
+
+    magics = shell().magics_manager.magics
+    aliases = ((kind, name, one) for kind in magics for name, one in magics[kind].items() if type(one) is MagicAlias)
+    return {(kind, name): (one.magic_name, one.magic_params) for kind, name, one in aliases}
+
+
+def set_magic_alias(_: Any, key: tuple[str, str], value: tuple[str, str | None]) -> None:
+    (kind, name), (of, parameters) = key, value
+    shell().magics_manager.register_alias(name, of, kind, parameters)
+
+
 def of_plain_text(name: str, fresh: object) -> tuple[Any, ...]:
     def plain() -> Any:
         return shell().display_formatter.formatters["text/plain"]
@@ -122,6 +146,11 @@ IPYTHON: tuple[Kind, ...] = (
         lambda _, name, value: shell().alias_manager.define_alias(name, value),
         lambda _, name: shell().alias_manager.undefine_alias(name),
         fresh=usual_aliases,
+    ),
+    entries(
+        *("magic_aliases", "Aliases of magics", MODULE, magic_aliases, set_magic_alias),
+        lambda _, key: shell().magics_manager.magics[key[0]].pop(key[1], None),
+        fresh=USUAL_MAGIC_ALIASES,
     ),
     *rows(
         "from __future__ import",
