@@ -65,7 +65,10 @@ ORDER = Part(
     "what a cell prints right before a %%gpu block may appear below the block's output",
     ("ipykernel.iostream:IOPubThread.send_multipart",),
 )
-MAGICS = Part("%%gpu is unknown", (f"{_SHELL}.input_transformers_cleanup",))
+MAGICS = Part(
+    "%%gpu is unknown",
+    (f"{_SHELL}.input_transformers_cleanup", "IPython.core.magic:MagicsManager.lsmagic"),
+)
 OPTIONS = Part("Tab offers no options of %%gpu", ("IPython.core.completer:context_matcher",))
 SWITCHING = Part("'cuda' exists only in %%gpu cells")
 HINTS = Part("ordinary cells show no hints")

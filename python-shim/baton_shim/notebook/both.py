@@ -14,6 +14,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
 
 from baton_shim.base.both import BothCell
+from baton_shim.notebook.mistakes import catch
 from baton_shim.notebook.setters import MAY_SET
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def register(shell: Any, home: Home | None) -> None:
         raise UsageError("%%both is below other code\nhint: make it the first line of its cell")
 
     shell.register_magic_function(both, "line_cell", "both")
-    shell.register_magic_function(misplaced, "line", "%both")
+    catch(shell, "line", {"%both": misplaced})
     if as_comment not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(as_comment)
     if home is not None:

@@ -16,6 +16,7 @@ from baton_shim.base.compat import FIT
 from baton_shim.base.source import GPU_LINE
 from baton_shim.notebook import both, line_magics
 from baton_shim.notebook.gpu_line import read, with_options
+from baton_shim.notebook.mistakes import catch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,10 +91,9 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
         raise UsageError("This cell did not run\nhint: write %%gpu, in small letters and without a colon")
 
     shell.register_magic_function(gpu, "cell", "gpu")
-    for name in NEAR_MISSES:
-        shell.register_magic_function(misspelt, "cell", name)
+    catch(shell, "cell", dict.fromkeys(NEAR_MISSES, misspelt))
     shell.register_magic_function(explain, "line", "gpu")
-    shell.register_magic_function(misplaced, "line", "%gpu")
+    catch(shell, "line", {"%gpu": misplaced})
     line_magics.register(shell, home, why_not)
     both.register(shell, home)
     if home is not None:

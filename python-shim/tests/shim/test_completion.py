@@ -58,6 +58,8 @@ def shell() -> InteractiveShell:
         ("%gpu_config s", ["status_line=off", "status_line=on"]),
         ("%gpu_reset --", ["--lose"]),
         ("%%gpu\nmodel_t", ["model_two"]),
+        ("%%gp", ["%%gpu"]),
+        ("%%GP", []),
     ],
 )
 def test_what_is_offered(shell: InteractiveShell, text: str, expected: list[str]) -> None:
@@ -66,3 +68,9 @@ def test_what_is_offered(shell: InteractiveShell, text: str, expected: list[str]
     with provisionalcompleter():
         found = [completion.text for completion in shell.Completer.completions(text, len(text))]
     assert sorted(found) == expected
+
+
+def test_only_what_works_is_listed(shell: InteractiveShell) -> None:
+    listed = shell.magics_manager.lsmagic()
+    assert [name for name in listed["cell"] if name.lower().strip(":").startswith("gpu")] == ["gpu"]
+    assert not [name for name in listed["line"] if name.startswith("%")]

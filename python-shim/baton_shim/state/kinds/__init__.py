@@ -122,7 +122,15 @@ from baton_shim.state.kinds.trees import (
 from baton_shim.state.kinds.typings import TYPINGS, TypingKind
 from baton_shim.state.kinds.ufuncs import UfuncKind, is_ufunc_type
 from baton_shim.state.kinds.weak import WEAK_COLLECTIONS, WeakCollectionKind
-from baton_shim.state.refusal import FILES, StandIn, bound_to_page, cannot_leave, describe_failure, may_be_guilty, why_without
+from baton_shim.state.refusal import (
+    FILES,
+    StandIn,
+    bound_to_page,
+    cannot_leave,
+    describe_failure,
+    may_be_guilty,
+    why_without,
+)
 
 __all__ = ["ATOMS", "Here", "Kind", "Kinds", "is_leaf"]
 
