@@ -254,9 +254,13 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                     code, silent, store_history=False, allow_stdin=allow_stdin
                 )
         except BaseException as error:  # an interrupt between the cell's code and the code around it
-            shell.showtraceback((type(error), error, error.__traceback__), running_compiled_code=True)
-            reply = error_reply(shell, type(error).__name__, str(error))
-            shell.last_execution_result = None
+            raised = getattr(shell.last_execution_result, "error_in_exec", None)
+            if raised is not None and not errors.has_text(raised):  # the kernel failed to write its reply
+                reply = error_reply(shell, type(raised).__name__, errors.short(raised))
+            else:
+                shell.showtraceback((type(error), error, error.__traceback__), running_compiled_code=True)
+                reply = error_reply(shell, type(error).__name__, errors.short(error))
+                shell.last_execution_result = None
         finally:
             ticking.cancel()
         self._file = shell.compile.get_code_name(code, shell.displayhook.cell or "", shell.execution_count)
@@ -370,8 +374,10 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         """Whether the error object itself is sent.
 
         If a variable refers to the error, the notebook must get that same object. Otherwise the notebook may lack the
-        libraries of the error, or of the object of an AttributeError.
+        libraries of the error, or of the object of an AttributeError, and its kernel cannot show one without a text.
         """
+        if error is not None and not errors.has_text(error):
+            return False
         if error is None or self._table.knows(error):
             return error is not None
         own = ("builtins", "__main__")

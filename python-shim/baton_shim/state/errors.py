@@ -173,6 +173,15 @@ def short(error: BaseException) -> str:
         return f"<{type(error).__name__} object>"
 
 
+def has_text(error: BaseException) -> bool:
+    """Whether its class can say what happened: a kernel needs the text for its reply."""
+    try:
+        str(error)
+    except Exception:
+        return False
+    return True
+
+
 def rebuild(description: bytes, name: str, value: str, namespace: Mapping[str, Any]) -> BaseException:
     """The exception in its own class if this kernel has it; otherwise a stand-in with the same name and text."""
     from baton_shim.state.kinds import traces

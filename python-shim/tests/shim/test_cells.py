@@ -197,6 +197,15 @@ def test_every_kind_of_exception_ends_the_cell_only(baton: Baton, code: str, err
     assert baton.run("%%gpu\n1").result == "1"
 
 
+def test_an_error_that_has_no_text_shows_the_lines_of_the_cell(baton: Baton) -> None:
+    baton.run("class Weird(Exception):\n    def __str__(self): return 1 / 0")
+    cell = baton.run("%%gpu\nx = 5\nraise Weird()")
+    assert cell.reply["ename"] == "Weird"
+    assert "raise Weird()" in cell.traceback
+    assert "baton_shim" not in cell.traceback
+    assert baton.value("x") == "5"
+
+
 def test_a_syntax_error_needs_no_gpu(baton: Baton) -> None:
     cell = baton.run("%%gpu\nx = 1\nx = = 2")
     assert cell.error.startswith("SyntaxError: invalid syntax")
