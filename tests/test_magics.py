@@ -105,6 +105,18 @@ def test_aliases_of_magics_go_there_and_back(kernel: Kernel) -> None:
     assert "Wall time" in kernel.run("%again x = 2").ok().stdout
 
 
+def test_the_directory_history_goes_there_and_back(kernel: Kernel) -> None:
+    where = "\nos.path.relpath(os.getcwd(), start)"
+    kernel.run("import os\nstart = os.getcwd()\nos.makedirs('one/two', exist_ok=True)\n%cd -q one").ok()
+    assert kernel.gpu("%cd -q two" + where).ok().value == "'one/two'"
+    assert kernel.run("%cd -" + where).ok().value == "'one'"
+    assert kernel.gpu("%cd -" + where).ok().value == "'one/two'"
+    kernel.run("%pushd ..").ok()
+    assert kernel.gpu("%popd" + where).ok().value == "'one/two'"
+    assert kernel.run("[os.path.relpath(one, start) for one in _dh][:3]").ok().value == "['.', 'one', 'one/two']"
+    kernel.run("%cd -q {start}\ndel start, os").ok()
+
+
 def test_extensions_go_there_and_back(kernel: Kernel) -> None:
     for name in ("here", "there"):
         (kernel.place.work / f"extension_{name}.py").write_text(

@@ -4,6 +4,7 @@ from __future__ import annotations
 import __future__
 
 import importlib
+import os
 import sys
 from functools import partial
 from types import FunctionType, MethodType
@@ -101,6 +102,22 @@ def set_magic_alias(_: Any, key: tuple[str, str], value: tuple[str, str | None])
     shell().magics_manager.register_alias(name, of, kind, parameters)
 
 
+def directory_history(_: Any) -> tuple[str, ...]:
+    return tuple(map(str, shell().user_ns.get("_dh", ())))
+
+
+def set_directory_history(_: Any, folders: tuple[str, ...]) -> None:
+    shell().user_ns.setdefault("_dh", [])[:] = folders
+
+
+def directory_stack(_: Any) -> tuple[str, ...]:
+    return tuple(map(os.path.expanduser, shell().dir_stack))  # each machine has its own home folder
+
+
+def set_directory_stack(_: Any, folders: tuple[str, ...]) -> None:
+    shell().dir_stack[:] = folders
+
+
 def of_plain_text(name: str, fresh: object) -> tuple[Any, ...]:
     def plain() -> Any:
         return shell().display_formatter.formatters["text/plain"]
@@ -151,6 +168,14 @@ IPYTHON: tuple[Kind, ...] = (
         *("magic_aliases", "Aliases of magics", MODULE, magic_aliases, set_magic_alias),
         lambda _, key: shell().magics_manager.magics[key[0]].pop(key[1], None),
         fresh=USUAL_MAGIC_ALIASES,
+    ),
+    # A session begins in a folder of its own, so it always gets the notebook's history.
+    *(
+        Kind(name, "The directory history", MODULE, get, give, None)
+        for name, get, give in (
+            ("dhist", directory_history, set_directory_history),
+            ("dir_stack", directory_stack, set_directory_stack),
+        )
     ),
     *rows(
         "from __future__ import",
