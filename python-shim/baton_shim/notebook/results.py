@@ -56,6 +56,8 @@ def take_extra(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Returne
     home.where = extra["where"]
     home.background_uses = Uses(extra["background_names"])
     if cell.block is None:
+        for value in extra["earlier"]:
+            home.shell.displayhook.update_user_ns(value)
         remember_source(home.shell, extra["file"], cell.number, cell.code, cell.transform)
     for payload in extra["payload"]:
         if payload.get("source") == CLEARS_RESULTS:

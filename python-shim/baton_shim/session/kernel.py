@@ -238,6 +238,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
     async def _run(self, code: str, silent: bool, allow_stdin: bool) -> dict[str, Any]:
         shell = self.shell
         shell.displayhook.take()
+        shell.displayhook.take_earlier()
         shell.last_execution_result = ExecutionResult(None)  # %xdel reads it
         shell.displayhook.cell = None
         for line in self._modules.packages.take_notes():
@@ -270,19 +271,20 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._link.send("ended", message_id=self._message_id)
         outcome, error, raised = self._outcome(reply)
         self.shell.last_execution_result = None  # it refers to the value
-        result = self.shell.displayhook.take()
+        result, earlier = self.shell.displayhook.take(), self.shell.displayhook.take_earlier()
         names, gone = self._names.changed(prepared["stores"], prepared["drop"])
         around = self.surroundings.look(prepared["returns"])
         if not prepared["returns"]:
             if result is not None:
                 self.shell.display_pub.publish(result.data, result.metadata)
-            names, gone, result = [], [], None
+            names, gone, result, earlier = [], [], None, []
         extra: dict[str, Any] = {
             "names": names,
             "error": errors.describe(raised) if raised is not None else None,
             "raised": raised if self._is_sent_itself(raised) else None,
             "payload": reply.get("payload", []),
             "bundle": (result.data, result.metadata) if result else None,
+            "earlier": earlier,
             "file": self._file,
             "displays_after": self.shell.take_displays_after(),
             "background_names": sorted(names_of_background_work(self.shell)),

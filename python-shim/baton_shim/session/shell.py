@@ -58,12 +58,17 @@ class SessionDisplayHook(ZMQShellDisplayHook):  # type: ignore[misc]
     cell: str | None = None
     """The transformed source of the running cell, needed for a semicolon at its end."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._earlier: list[Any] = []
+
     def __call__(self, result: Any = None) -> None:
         self.check_for_underscore()
         if result is None or self.semicolon_at_end_of_expression(self.cell or ""):
             return
         if self.result is not None:
             self.shell.display_pub.publish(self.result.data, self.result.metadata)
+            self._earlier.append(self.result.value)
         data, metadata = self.compute_format_data(result)
         self.fill_exec_result(result)
         sys.stdout.flush()
@@ -82,6 +87,11 @@ class SessionDisplayHook(ZMQShellDisplayHook):  # type: ignore[misc]
     def take(self) -> Result | None:
         result, self.result = self.result, None
         return result
+
+    def take_earlier(self) -> list[Any]:
+        """The values that were shown before the result, for `_` and `__` in the notebook."""
+        earlier, self._earlier = self._earlier, []
+        return earlier
 
 
 @magics_class

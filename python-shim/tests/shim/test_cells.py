@@ -109,6 +109,13 @@ def test_no_value(baton: Baton, code: str) -> None:
     assert cell.result is None
 
 
+def test_every_value_that_a_cell_shows_is_one_of_the_last_values(baton: Baton) -> None:
+    baton.run("get_ipython().ast_node_interactivity = 'all'\nmade = [1]\n0")
+    baton.run("%%gpu\nmade\n'two'\nNone\n'three'")
+    assert baton.value("(_, __, ___ is made)") == "('three', 'two', True)"
+    baton.run("get_ipython().ast_node_interactivity = 'last_expr'")
+
+
 def test_the_value_looks_as_in_the_session(baton: Baton) -> None:
     baton.run("class A:\n    def _repr_html_(self):\n        import os\n        return f'<b>{os.getpid()}</b>'")
     cell = baton.run("%%gpu\na = A()\na")
