@@ -136,6 +136,65 @@ def test_whatever_removes_files_in_a_cell_removes_them_here(
     assert len(list((work / "new/deep").iterdir())) == 29
 
 
+# ---- changes that cannot be applied here
+
+
+def run_without_folder(service: Service, kernel: Kernel, code: str) -> None:
+    """Runs a cell and takes the notebook's folder away before the cell ends."""
+    work = service.place.work
+    aside = work.with_name("aside")
+    cell = kernel.begin(f"%%gpu\n{code}\ninput()")
+    cell.wait_for_question()
+    work.rename(aside)
+    try:
+        kernel.client.input("go")
+        result = cell.finish().ok()
+    finally:
+        aside.rename(work)
+    assert "The cell's file changes could not be applied here" in result.stderr
+    assert "The next %%gpu cell tries again" in result.stderr
+
+
+def test_changes_that_could_not_be_applied_arrive_with_the_next_cell(
+    service: Service, new_kernel: Callable[..., Kernel]
+) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    kernel = service.kernel(new_kernel)
+    work = service.place.work
+    for name in ("old", "gone"):
+        (work / name).write_text(name)
+    kernel.gpu("x = 1").ok()
+    before = contents(work)
+    run_without_folder(
+        service,
+        kernel,
+        "import os\nx = 2\nopen('new', 'w').write('new')\nopen('old', 'a').write('er')\nos.remove('gone')",
+    )
+    assert kernel.evaluate("x") == 2
+    assert contents(work) == before
+    assert kernel.gpu("open('old', 'a').write('!')").ok().stderr == ""
+    del before["gone"]
+    assert contents(work) == {**before, "old": "older!", "new": "new"}
+    assert kernel.gpu("open('old', 'a').write('!')").ok().stderr == ""
+    assert (work / "old").read_text() == "older!!"
+
+
+def test_changes_that_are_lost_with_their_session_are_named(
+    service: Service, new_kernel: Callable[..., Kernel]
+) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    kernel = service.kernel(new_kernel)
+    kernel.gpu("x = 1").ok()
+    run_without_folder(service, kernel, "open('new', 'w').write('new')")
+    kernel.run("%gpu_reset").ok()
+    said = kernel.gpu("x").ok().stderr
+    assert "are lost: they could not be applied here before the session ended ('new')" in said
+    assert not (service.place.work / "new").exists()
+    assert kernel.gpu("x").ok().stderr == ""
+
+
 def contents(folder: Path) -> dict[str, str]:
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_text() for path in files}

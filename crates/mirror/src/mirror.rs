@@ -8,11 +8,13 @@
 pub(crate) mod compare;
 pub(crate) mod placeholders;
 mod removals;
+mod unconfirmed;
 
 use self::{
     compare::{Difference, Found, Known, compare},
     placeholders::{Filling, Placeholder, Placeholders, make_hole},
     removals::Removals,
+    unconfirmed::Unconfirmed,
 };
 use crate::{
     FilesError, Root,
@@ -50,6 +52,8 @@ pub struct Mirror {
     known: BTreeMap<RelativePath, Known>,
     placeholders: Placeholders,
     removals: Removals,
+    /// The changes that were sent since the last listing.
+    unconfirmed: Unconfirmed,
     listing: Option<u64>,
     /// Whether something was missing that no cell was seen removing.
     damaged: bool,
@@ -78,6 +82,7 @@ impl Mirror {
             known: BTreeMap::new(),
             placeholders: Placeholders::default(),
             removals: Removals::default(),
+            unconfirmed: Unconfirmed::default(),
             listing: None,
             damaged: false,
         })
@@ -144,6 +149,11 @@ impl Mirror {
             return Err(FilesError::TooLarge);
         }
         self.listing = Some(listing.number);
+        let unconfirmed = std::mem::take(&mut self.unconfirmed);
+        let kept = match listing.not_applied {
+            true => self.take_back(unconfirmed),
+            false => BTreeSet::new(),
+        };
         let changed: BTreeMap<_, _> = listing
             .changed
             .iter()
@@ -152,7 +162,8 @@ impl Mirror {
         let from_here: BTreeSet<_> = listing.known.iter().collect();
         let mut gone: BTreeSet<RelativePath> = listing.gone.iter().cloned().collect();
         if listing.base.is_none() {
-            let unknown = |path: &&RelativePath| !changed.contains_key(path);
+            let unknown =
+                |path: &&RelativePath| !changed.contains_key(path) && !kept.contains(path);
             gone.extend(self.known.keys().filter(unknown).cloned());
         }
         for path in gone.iter().rev() {
@@ -164,6 +175,25 @@ impl Mirror {
                 .map_err(|error| self.failed(path, error))?;
         }
         Ok(())
+    }
+
+    /// Changes that were sent could not be applied at home, so they are differences again. Returns their paths.
+    fn take_back(&mut self, unconfirmed: Unconfirmed) -> BTreeSet<RelativePath> {
+        let paths = unconfirmed.before.keys().cloned().collect();
+        for (path, before) in unconfirmed.before {
+            let Some(Known { home, here }) = before else {
+                self.forget(&path);
+                continue;
+            };
+            if let Some(inode) = compare::inode(&here) {
+                self.placeholders.moved(inode, &path);
+            }
+            self.know(&path, home, here);
+        }
+        for path in unconfirmed.removed {
+            self.removals.saw(path);
+        }
+        paths
     }
 
     /// Files that the text names and that have no bytes here yet, smallest first, up to the limit.
@@ -286,7 +316,8 @@ impl Mirror {
         all
     }
 
-    /// Records that these differences are being sent home. `written` has the bytes of files that
+    /// Records that these differences are being sent home. They are differences again if the next
+    /// listing says that they could not be applied there. `written` has the bytes of files that
     /// were read to find out whether they differ; those that are not sent have the same bytes as
     /// before. All other differences remain. `mapped` has the inodes of files to which a process
     /// may write through its memory: the system need not give such a file a new time.
@@ -300,6 +331,7 @@ impl Mirror {
         self.damaged |= !scan.missing.is_empty();
         self.removals.end_cell(&scan.found);
         self.forget_written(&scan.found);
+        self.unconfirmed.note(sent, &self.known);
         for difference in sent {
             match difference {
                 Difference::Change(baton_protocol::files::Change::Moved { from, path, .. }) => {
@@ -360,8 +392,13 @@ impl Mirror {
     pub fn open_placeholder(&self, path: &RelativePath) -> Result<Option<File>, FilesError> {
         let handle = self.folder().at(path).and_then(|place| place.handle());
         let opened = handle.and_then(|handle| self.placeholders.open(&handle));
-        let opened = opened.map_err(|error| self.failed(path, error))?;
-        Ok(opened.map(|(file, _)| file))
+        match opened {
+            Err(error) if is_absent(&error) => Ok(None),
+            opened => {
+                let opened = opened.map_err(|error| self.failed(path, error))?;
+                Ok(opened.map(|(file, _)| file))
+            }
+        }
     }
 
     /// Opens a file that the scan found; none if its name has been given to something else since.

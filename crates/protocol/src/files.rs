@@ -125,6 +125,9 @@ pub struct Listing {
     pub known: Vec<RelativePath>,
     /// The folder has more entries than a listing may hold.
     pub cut: bool,
+    /// The changes that were sent last could not be applied here: they remain changes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub not_applied: bool,
 }
 
 /// A worker's request for files while it has a job.

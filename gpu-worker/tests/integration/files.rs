@@ -123,6 +123,7 @@ impl Home {
             gone: Vec::new(),
             known: Vec::new(),
             cut: false,
+            not_applied: false,
         };
         self.answer(job, question, &FilesAnswer::Listing(listing))
             .await;
@@ -496,6 +497,7 @@ fn empty() -> Listing {
         gone: Vec::new(),
         known: Vec::new(),
         cut: false,
+        not_applied: false,
     }
 }
 

@@ -42,7 +42,8 @@ pub(super) async fn receive_and_apply(
     )
     .await?;
     let (files, display, link) = (&mut cells.files, &mut cells.display, &mut cells.link);
-    let files = file_changes::apply(files, display, cell, link, finished.files, patience).await?;
+    let changes = finished.files;
+    let files = file_changes::apply_or_wait(files, display, cell, link, changes, patience).await?;
     let summary = cells.display.summary(cell, finished.usage).await?;
     let message = ToNotebook::Finished {
         call: cell.call,
@@ -56,13 +57,11 @@ pub(super) async fn receive_and_apply(
     cell.writer.send_with_file(&message, file.as_fd()).await?;
     let applied = cell.applied().await;
     if !matches!(applied, Ok(true)) {
-        file_changes::undo(files).await;
+        file_changes::undo(files.committed()).await;
         applied?;
         return on_not_applied(cells, cell).await;
     }
-    if let Some(files) = files {
-        cells.files.keep(files).await;
-    }
+    cells.files.end_cell(files).await;
     let session = SessionState::after(session.version, ledger);
     on_applied(cells, cell, session, finished.deferred_bytes).await;
     Ok(())

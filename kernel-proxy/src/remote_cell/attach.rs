@@ -211,5 +211,6 @@ async fn files_left(
         Some(files.clone()),
         cells.patience,
     )
-    .await
+    .await?
+    .map_err(|not| Failure::files_not_attached(&not.error, cell.job).into())
 }

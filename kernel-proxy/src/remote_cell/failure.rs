@@ -199,6 +199,18 @@ impl Failure {
         )
     }
 
+    /// The files of an attached job cannot be written here; the broker still has them.
+    pub(super) fn files_not_attached(error: &FilesError, job: JobId) -> Self {
+        Self::service(
+            format!(
+                "The files that the job wrote could not be written here ({}). Your variables are as they were",
+                with_causes(error)
+            ),
+            "make room, or change the permissions of the folder, then try again: the job can still be attached",
+            job,
+        )
+    }
+
     /// The notebook adds what the loss means for its variables.
     pub(super) fn deferred_lost(what_happened: &str) -> RemoteError {
         RemoteError::of_baton("GpuServiceError", what_happened, "run the cell again")

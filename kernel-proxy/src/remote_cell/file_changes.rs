@@ -5,20 +5,48 @@ use super::{
     display::Display,
     failure::Failure,
     link::Link,
-    notebook_files::{NotebookFiles, is_much},
+    notebook_files::{FileChanges, NotebookFiles, is_much},
     stop::Stop,
     waits::connect,
 };
 use baton_humanize::with_causes;
-use baton_mirror::{Committed, FilesError};
-use baton_protocol::files::Payload;
-use std::time::Duration;
+use baton_mirror::{Committed, FilesError, open_changes};
+use baton_protocol::files::{Change, Payload, RelativePath};
+use std::{collections::BTreeSet, time::Duration};
 
 const NOT_UNDONE: &str =
     "Changes to files are not undone: the cell worked in the notebook's folder itself";
 
-/// Applies a cell's changes to the notebook's folder, and warns about each file that is not as the cell left it.
-/// A program fails instead if none can be applied: its session ends with it.
+/// Changes that could not be applied, and why: the disk is full, the folder is gone, or writing is not permitted.
+pub(super) struct NotApplied {
+    paths: BTreeSet<RelativePath>,
+    pub(super) error: FilesError,
+}
+
+/// Applies a cell's changes to the notebook's folder. If none can be applied, the variables are applied all the same,
+/// with a warning. A program fails instead: its session ends with it.
+pub(super) async fn apply_or_wait(
+    files: &mut NotebookFiles,
+    display: &mut Display,
+    cell: &mut RemoteCell<'_>,
+    link: &mut Link,
+    changes: Option<Payload>,
+    patience: Duration,
+) -> Result<FileChanges, Stop> {
+    match apply(files, display, cell, link, changes, patience).await? {
+        Ok(Some(committed)) => Ok(FileChanges::Committed(committed)),
+        Ok(None) => Ok(FileChanges::None),
+        Err(NotApplied { error, .. }) if cell.kind.is_program() => {
+            Err(Failure::files_lost(&error, cell.job).into())
+        }
+        Err(NotApplied { paths, error }) => {
+            display.warn(cell, &not_applied(&error)).await?;
+            Ok(FileChanges::Waiting(paths))
+        }
+    }
+}
+
+/// Applies changes to the notebook's folder, and warns about each file that is not as the cell left it.
 pub(super) async fn apply(
     files: &mut NotebookFiles,
     display: &mut Display,
@@ -26,40 +54,40 @@ pub(super) async fn apply(
     link: &mut Link,
     changes: Option<Payload>,
     patience: Duration,
-) -> Result<Option<Committed>, Stop> {
+) -> Result<Result<Option<Committed>, NotApplied>, Stop> {
     for note in files.take_notes() {
         display.warn(cell, &note).await?;
     }
     let Some(changes) = changes else {
-        return Ok(None);
+        return Ok(Ok(None));
     };
     let broker = connect(cell, link, display, patience).await?;
-    let staged = tokio::select! {
-        staged = files.stage(&changes, &broker.chunks) => staged,
+    let job = cell.job;
+    let lost = |error: FilesError| Failure::result_lost(&error, job);
+    let changes = tokio::select! {
+        changes = open_changes(&broker.chunks, &changes) => changes.map_err(lost)?,
         stop = cell.stopped() => return Err(stop),
     };
-    let lost = |error: FilesError| Failure::result_lost(&error, cell.job);
+    let paths = changes.iter().flat_map(Change::paths).cloned().collect();
+    let staged = tokio::select! {
+        staged = files.stage(changes, &broker.chunks) => staged,
+        stop = cell.stopped() => return Err(stop),
+    };
     let staged = match staged {
-        // The disk is full, the folder is gone, or writing is not permitted.
         Err(error @ (FilesError::Io { .. } | FilesError::FolderGone { .. })) => {
-            if cell.kind.is_program() {
-                return Err(Failure::files_lost(&error, cell.job).into());
-            }
-            // The variables are applied all the same.
-            display.warn(cell, &not_applied(&error)).await?;
-            return Ok(None);
+            return Ok(Err(NotApplied { paths, error }));
         }
         staged => staged.map_err(lost)?,
     };
     let files_before = files.count();
-    let committed = files.commit(staged).await.map_err(lost)?;
+    let committed = files.commit(staged, paths).await.map_err(lost)?;
     if is_much(committed.deleted, files_before) {
         display.warn(cell, &much_deleted(committed.deleted)).await?;
     }
     for note in &committed.notes {
         display.warn(cell, note).await?;
     }
-    Ok(Some(committed))
+    Ok(Ok(Some(committed)))
 }
 
 /// Restores the files from before the cell, because the notebook keeps the variables from before it.
@@ -94,7 +122,7 @@ fn much_deleted(files: usize) -> String {
 fn not_applied(error: &FilesError) -> String {
     format!(
         "The cell's file changes could not be applied here ({}); they exist only on the GPU machine, while this \
-         session lives",
+         session lives. The next %%gpu cell tries again",
         with_causes(error)
     )
 }

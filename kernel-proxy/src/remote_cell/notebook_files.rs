@@ -9,8 +9,7 @@ use crate::config::TrashConfig;
 use baton_humanize::with_causes;
 use baton_mirror::{
     Committed, FilesError, HomeListing, MOST_LISTED, Place, Root, STAGING, Staging, Status, Trash,
-    list, open_changes, open_listed, open_payload, read_file, send_payload, small_payload, stamp,
-    write_file,
+    list, open_listed, open_payload, read_file, send_payload, small_payload, stamp, write_file,
 };
 use baton_protocol::{
     JobId,
@@ -21,7 +20,7 @@ use baton_protocol::{
 };
 use baton_transport::ChunkClient;
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -90,7 +89,12 @@ impl NotebookFiles {
 
     /// A new session begins. Only its worker knows whether it has a mirror.
     pub(super) fn session_is_new(&self) {
-        lock(&self.shared).mirrored = false;
+        let mut shared = lock(&self.shared);
+        shared.mirrored = false;
+        let lost = shared.listing.none_is_left();
+        if !lost.is_empty() {
+            shared.notes.push(lost_with_session(&lost));
+        }
     }
 
     /// Whether the session works in a mirror.
@@ -138,13 +142,11 @@ impl NotebookFiles {
     /// Downloads everything that a cell wrote, without moving it into place.
     pub(super) async fn stage(
         &self,
-        payload: &Payload,
+        changes: Vec<Change>,
         chunks: &ChunkClient,
-    ) -> Result<Staged, FilesError> {
-        let changes = open_changes(chunks, payload).await?;
+    ) -> Result<Staging, FilesError> {
         let root = self.folder.as_ref().map(|(_, root)| root.clone());
         let root = root.ok_or(FilesError::OutOfStep)?;
-        let paths = changes.iter().flat_map(Change::paths).cloned().collect();
         let trash = Trash::of(root.path(), &self.trash.state_folder);
         let mut staging = spawn_blocking(move || Staging::create(&root, &trash)).await??;
         for change in changes {
@@ -152,7 +154,19 @@ impl NotebookFiles {
                 write_file(chunks, None, content, file).await?;
             }
         }
-        Ok(Staged { staging, paths })
+        Ok(staging)
+    }
+
+    /// The notebook has the cell's variables. Makes its changes final, or remembers that they wait.
+    pub(super) async fn end_cell(&mut self, changes: FileChanges) {
+        match changes {
+            FileChanges::Waiting(paths) => lock(&self.shared).listing.were_not_applied(paths),
+            FileChanges::None => drop(lock(&self.shared).listing.none_is_left()),
+            FileChanges::Committed(committed) => {
+                lock(&self.shared).listing.none_is_left();
+                self.keep(committed).await;
+            }
+        }
     }
 
     /// Makes a cell's changes final.
@@ -192,8 +206,12 @@ impl NotebookFiles {
         std::mem::take(&mut lock(&self.shared).notes)
     }
 
-    pub(super) async fn commit(&self, staged: Staged) -> Result<Committed, FilesError> {
-        let Staged { staging, paths } = staged;
+    /// Moves what a cell wrote into place. `paths`: all that it changed.
+    pub(super) async fn commit(
+        &self,
+        staging: Staging,
+        paths: BTreeSet<RelativePath>,
+    ) -> Result<Committed, FilesError> {
         lock(&self.shared).listing.touched(paths);
         let committed = spawn_blocking(move || baton_mirror::commit(staging)).await?;
         let mut shared = lock(&self.shared);
@@ -205,9 +223,21 @@ impl NotebookFiles {
     }
 }
 
-pub(super) struct Staged {
-    staging: Staging,
-    paths: Vec<RelativePath>,
+/// What became of a cell's changes to files.
+pub(super) enum FileChanges {
+    Committed(Committed),
+    /// The session's mirror has them at these paths, and sends them again with those of the next cell.
+    Waiting(BTreeSet<RelativePath>),
+    None,
+}
+
+impl FileChanges {
+    pub(super) fn committed(self) -> Option<Committed> {
+        match self {
+            Self::Committed(committed) => Some(committed),
+            Self::Waiting(_) | Self::None => None,
+        }
+    }
 }
 
 /// Whether the student may have deleted this many files by accident.
@@ -316,19 +346,33 @@ fn is_home_folder(root: &Root) -> bool {
 }
 
 fn home_folder(left_out: &[RelativePath]) -> String {
+    let names = left_out.iter().map(ToString::to_string).collect();
+    format!(
+        "The notebook is in your home folder; hidden files there ({}) are not copied to the GPU machine. \
+         To copy one, add a line such as '!.config' to .batonignore beside the notebook",
+        few(names)
+    )
+}
+
+fn lost_with_session(paths: &BTreeSet<RelativePath>) -> String {
+    let names = paths.iter().map(|path| format!("'{path}'")).collect();
+    format!(
+        "The changes of earlier cells to these files are lost: they could not be applied here before the session \
+         ended ({}). Run the cells that made them again",
+        few(names)
+    )
+}
+
+/// The first few names, and how many more there are.
+fn few(mut names: Vec<String>) -> String {
     const NAMED: usize = 3;
-    let mut names: Vec<String> = left_out.iter().map(ToString::to_string).collect();
     names.sort_unstable();
     let more = match names.len().saturating_sub(NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
     names.truncate(NAMED);
-    format!(
-        "The notebook is in your home folder; hidden files there ({}{more}) are not copied to the GPU machine. \
-         To copy one, add a line such as '!.config' to .batonignore beside the notebook",
-        names.join(", ")
-    )
+    format!("{}{more}", names.join(", "))
 }
 
 impl Shared {

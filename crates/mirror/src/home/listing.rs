@@ -32,11 +32,12 @@ pub struct HomeListing {
     from_mirror: BTreeMap<RelativePath, Stamp>,
     /// What cells have made here, if it is copied only for that reason.
     made: BTreeSet<RelativePath>,
+    not_applied: NotApplied,
 }
 
 impl HomeListing {
     /// Returns the next listing: complete, or the changes. Paths in folders that could not be read
-    /// count as unchanged.
+    /// count as unchanged, and so do those whose changes the mirror will send again.
     pub fn next(&mut self, seen: Seen, whole: bool) -> Listing {
         let base = (!whole && self.number > 0).then_some(self.number);
         if whole {
@@ -48,8 +49,9 @@ impl HomeListing {
             Entry::File { stamp, .. } => self.from_mirror.get(path) == Some(stamp),
             _ => false,
         };
-        let is_changed =
-            |(path, entry): &(&RelativePath, &Entry)| self.sent.get(*path) != Some(*entry);
+        let is_changed = |(path, entry): &(&RelativePath, &Entry)| {
+            self.sent.get(*path) != Some(*entry) && !self.not_applied.covers(path, Some(entry))
+        };
         let changed: Vec<_> = seen.entries.iter().filter(is_changed).collect();
         let listing = Listing {
             base,
@@ -67,19 +69,25 @@ impl HomeListing {
                 .sent
                 .keys()
                 .chain(&self.touched)
-                .filter(|path| seen.lacks(path))
+                .filter(|path| seen.lacks(path) && !self.not_applied.covers(path, None))
                 .cloned()
                 .collect(),
             cut: seen.cut,
+            not_applied: !self.not_applied.paths.is_empty(),
         };
         self.number = listing.number;
         self.made.retain(|path| seen.knows_nothing_of(path));
         self.made.extend(seen.made.iter().cloned());
-        self.sent.retain(|path, _| seen.knows_nothing_of(path));
-        self.touched.retain(|path| seen.knows_nothing_of(path));
-        self.from_mirror
-            .retain(|path, _| seen.knows_nothing_of(path));
-        self.sent.extend(seen.entries);
+        let not_applied = &self.not_applied;
+        let stays = |path: &RelativePath| {
+            seen.knows_nothing_of(path) || not_applied.covers(path, seen.entries.get(path))
+        };
+        self.sent.retain(|path, _| stays(path));
+        self.touched.retain(stays);
+        self.from_mirror.retain(|path, _| stays(path));
+        let listed = seen.entries.into_iter();
+        self.sent
+            .extend(listed.filter(|(path, entry)| !not_applied.covers(path, Some(entry))));
         listing
     }
 
@@ -120,6 +128,42 @@ impl HomeListing {
     pub fn is_as_in_mirror(&mut self, written: impl IntoIterator<Item = (RelativePath, Stamp)>) {
         self.from_mirror.extend(written);
     }
+
+    /// Records the paths of the last cell's changes, none of which could be applied here. The mirror
+    /// sends them again with those of the next cell.
+    pub fn were_not_applied(&mut self, paths: BTreeSet<RelativePath>) {
+        let folders = paths.iter().flat_map(folders_of).collect();
+        self.not_applied = NotApplied { paths, folders };
+    }
+
+    /// Records that no earlier change waits any more, and returns the paths of those that did.
+    pub fn none_is_left(&mut self) -> BTreeSet<RelativePath> {
+        std::mem::take(&mut self.not_applied).paths
+    }
+}
+
+/// Changes that are in the mirror only. What something else changes here at the same paths is listed
+/// once they are applied, which finds the conflict.
+#[derive(Debug, Default)]
+struct NotApplied {
+    paths: BTreeSet<RelativePath>,
+    /// The folders that contain them.
+    folders: BTreeSet<RelativePath>,
+}
+
+impl NotApplied {
+    /// Whether listing this entry, or its absence, would overwrite one of the changes.
+    fn covers(&self, path: &RelativePath, entry: Option<&Entry>) -> bool {
+        let is_folder = matches!(entry, None | Some(Entry::Folder { .. }));
+        self.paths.contains(path)
+            || !is_folder && self.folders.contains(path)
+            || folders_of(path).any(|folder| self.paths.contains(&folder))
+    }
+}
+
+/// The folders that contain this path, below the notebook's folder.
+fn folders_of(path: &RelativePath) -> impl Iterator<Item = RelativePath> {
+    std::iter::successors(path.parent(), RelativePath::parent)
 }
 
 /// What was found in the notebook's folder.

@@ -109,7 +109,7 @@ impl Removals {
 }
 
 /// The name that the difference removes.
-fn removed(difference: &Difference) -> Option<&RelativePath> {
+pub(super) fn removed(difference: &Difference) -> Option<&RelativePath> {
     match difference {
         Difference::Change(Change::Removed { path, .. } | Change::FolderRemoved { path }) => {
             Some(path)

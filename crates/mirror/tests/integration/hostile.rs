@@ -69,6 +69,7 @@ fn a_listing_with_too_many_entries_changes_nothing() {
         gone: Vec::new(),
         known: Vec::new(),
         cut: false,
+        not_applied: false,
     };
     let synced = pair.mirror.sync(&listing);
     assert!(matches!(synced, Err(FilesError::TooLarge)), "{synced:?}");
@@ -214,6 +215,7 @@ fn listing(number: u64, deeds: &[Deed], outside: &Outside) -> Listing {
         gone: Vec::new(),
         known: Vec::new(),
         cut: false,
+        not_applied: false,
     };
     for deed in deeds {
         match deed {

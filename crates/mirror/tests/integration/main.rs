@@ -14,3 +14,4 @@ mod random;
 mod removals;
 mod renamer;
 mod trash;
+mod unapplied;

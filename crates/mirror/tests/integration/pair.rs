@@ -135,10 +135,26 @@ impl Pair {
             }
         }
         let committed = commit(staging);
+        self.listing.none_is_left();
         self.listing.is_as_in_mirror(committed.written.clone());
         self.listing.were_made(committed.made.clone());
         drop(written);
         committed
+    }
+
+    /// Runs one cell whose changes cannot be applied at home.
+    pub(crate) fn unapplied_cell(&mut self, work: impl FnOnce(&mut Self)) {
+        self.sync();
+        work(self);
+        let scan = self.mirror.scan(usize::MAX).unwrap();
+        self.lose(scan);
+    }
+
+    /// Sends the changes, which cannot be applied at home.
+    pub(crate) fn lose(&mut self, scan: Scan) {
+        let (changes, _) = self.changes_of(scan);
+        let paths = changes.iter().flat_map(Change::paths).cloned().collect();
+        self.listing.were_not_applied(paths);
     }
 
     fn changes_of(&mut self, scan: Scan) -> (Vec<Change>, HashMap<RelativePath, Content>) {

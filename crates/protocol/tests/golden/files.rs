@@ -51,6 +51,7 @@ fn listing() -> Listing {
         gone: vec![RelativePath::new(vec![0xff, b'.', b'x']).unwrap()],
         known: vec![path("week-1/größe.csv")],
         cut: true,
+        not_applied: false,
     }
 }
 
