@@ -175,7 +175,7 @@ impl Failure {
             ),
             "make room, or change the permissions of the folder, then run it again",
         );
-        Self::new(Outcome::WorkerLost, error, job)
+        Self::new(Outcome::Error, error, job)
     }
 
     /// The job was attached by another kernel, was discarded, or has waited for too long.
@@ -225,5 +225,16 @@ impl Failure {
             CHECK,
             job,
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_cannot_be_written_here_are_not_the_fault_of_the_worker() {
+        let failure = Failure::files_lost(&FilesError::OutOfStep, JobId::random());
+        assert_eq!(failure.outcome, Outcome::Error);
     }
 }
