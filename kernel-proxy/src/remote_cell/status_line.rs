@@ -25,8 +25,9 @@ const SOON: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(30);
 /// Lines that change faster are hard to read.
 pub(super) const PACE: Duration = Duration::from_secs(1);
-/// For a cell that the student stopped.
-const STOPPING: &str = "Stopped; its changes are being returned. Press stop again to discard them";
+/// For a cell that the student stopped. It may be returning its changes, or go on in spite of the interrupt.
+const STOPPING: &str =
+    "Interrupted, but the cell has not ended yet. Press stop again to end it without its changes";
 /// A shorter start is left out of the line.
 const SHORTEST_START_SHOWN: Duration = Duration::from_millis(500);
 

@@ -359,7 +359,7 @@ fn a_machine_that_is_being_started_says_how_long_that_takes() {
 }
 
 #[test]
-fn a_stopped_cell_says_that_its_changes_are_being_returned() {
+fn a_stopped_cell_says_that_it_has_not_ended() {
     let mut status_line = StatusLine::new("d".into(), false);
     status_line.assigned("gpu-0".into(), true, None, at(0.0));
     status_line.starts(at(0.1));
@@ -370,7 +370,7 @@ fn a_stopped_cell_says_that_its_changes_are_being_returned() {
     let shown = text(status_line.refresh(at(6.0))).unwrap().1;
     assert_eq!(
         shown,
-        "Stopped; its changes are being returned. Press stop again to discard them"
+        "Interrupted, but the cell has not ended yet. Press stop again to end it without its changes"
     );
 }
 
