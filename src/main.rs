@@ -19,9 +19,9 @@ mod signals;
 
 use anyhow::Context;
 use baton_gpu_worker::gpu::{sleep, trial};
+use baton_humanize::ERROR_PREFIX;
 use cli::{Command, Parsed};
 use commands::run::{RunError, with_exit_code};
-use output::ERROR_PREFIX;
 use settings::{ProcessEnvironment, Settings};
 use std::{ffi::OsString, process::ExitCode};
 

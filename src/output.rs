@@ -9,9 +9,6 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Begins the error with which a command ends.
-pub(crate) const ERROR_PREFIX: &str = "Error: ";
-
 /// Why output is missing although it has a reader: for example because the disk is full.
 static MISSING: Mutex<Option<io::Error>> = Mutex::new(None);
 

@@ -6,6 +6,7 @@ After every fault the notebook has the values that it promises, and the next `%%
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
 import threading
@@ -84,6 +85,16 @@ def test_a_service_started_by_a_cell_is_killed_while_a_cell_runs(
     cell, _ = begin_endless(kernel)
     service.place.process("baton", "up").kill()
     check_lost(cell.finish(), kernel)
+
+
+def test_a_service_whose_runtime_folder_is_removed_makes_room_for_another(
+    service: Service, new_kernel: Callable[..., Kernel]
+) -> None:
+    new_kernel(at=service.place).gpu("1").ok()
+    cut_off = service.place.process("baton", "up").pid
+    shutil.rmtree(service.place.folder / "run/baton")
+    wait_until(lambda: not psutil.pid_exists(cut_off), "the service has noticed")
+    assert new_kernel(at=service.place).gpu("1 + 1").ok().value == "2"
 
 
 def test_a_session_killed_while_a_cell_runs(notebook: Kernel) -> None:

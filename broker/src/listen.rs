@@ -4,10 +4,10 @@ use anyhow::Context;
 use baton_protocol::address::BrokerAddress;
 use std::{
     fs::{self, File},
-    io::ErrorKind,
+    io::{ErrorKind, Read as _, Write as _},
     net::SocketAddr,
     os::unix::{
-        fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+        fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
         net::UnixStream,
     },
     path::{Path, PathBuf},
@@ -27,14 +27,34 @@ pub(crate) enum Listener {
     Tcp(TcpListener),
 }
 
-/// Removes the socket file on drop.
-pub(crate) struct SocketFile(PathBuf);
+/// Removes the socket file on drop, unless another broker's is there.
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    inode: Option<u64>,
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            inode: inode(path),
+        }
+    }
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // If this fails, the next broker detects the stale socket.
-        drop(fs::remove_file(&self.0));
+        if inode(&self.path) == self.inode {
+            // If this fails, the next broker detects the stale socket.
+            drop(fs::remove_file(&self.path));
+        }
     }
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    fs::symlink_metadata(path)
+        .ok()
+        .map(|metadata| metadata.ino())
 }
 
 /// Without encryption, others on the network could read tokens, code and variables.
@@ -63,7 +83,7 @@ pub(crate) async fn bind(
             let listener = bind_private(path)
                 .with_context(|| format!("Failed to listen on {}", path.display()))?;
             let address = BrokerAddress::Unix(path.clone());
-            Ok((Listener::Unix(listener, SocketFile(path.clone())), address))
+            Ok((Listener::Unix(listener, SocketFile::of(path)), address))
         }
         Listen::Tcp(address) => {
             anyhow::ensure!(
@@ -121,7 +141,8 @@ pub(crate) fn lock(database: &Path) -> anyhow::Result<File> {
             .create(folder)
             .with_context(|| format!("Failed to create {}", folder.display()))?;
     }
-    let file = File::options()
+    let mut file = File::options()
+        .read(true)
         .write(true)
         .create(true)
         .truncate(false)
@@ -129,9 +150,19 @@ pub(crate) fn lock(database: &Path) -> anyhow::Result<File> {
         .open(&path)
         .with_context(|| format!("Failed to open {}", path.display()))?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => {
+            file.set_len(0)
+                .and_then(|()| writeln!(file, "{}", std::process::id()))
+                .with_context(|| format!("Failed to write {}", path.display()))?;
+            Ok(file)
+        }
         Err(fs::TryLockError::WouldBlock) => {
-            anyhow::bail!("Another broker uses {}", database.display())
+            let mut holder = String::new();
+            let process = match file.read_to_string(&mut holder) {
+                Ok(1..) => format!(" (process {})", holder.trim()),
+                _ => String::new(),
+            };
+            anyhow::bail!("Another broker{process} uses {}", database.display())
         }
         Err(fs::TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {
             tracing::warn!(

@@ -83,7 +83,7 @@ pub enum FilesChoice {
 pub(crate) enum Files {
     /// In the notebook's own folder.
     Own(Root),
-    Mirrored(SessionMirror),
+    Mirrored(Box<SessionMirror>),
 }
 
 pub(crate) struct SessionMirror {

@@ -21,9 +21,11 @@ use baton_transport::{Dial, Token};
 use clap::Args;
 use nix::unistd;
 use std::{
-    fs::OpenOptions,
+    fs::{self, OpenOptions},
+    io,
     net::{SocketAddr, TcpListener},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
     time::Duration,
@@ -36,6 +38,12 @@ use tokio_util::sync::CancellationToken;
 
 /// A log that is longer at the start is emptied.
 const LONGEST_LOG_BYTES: u64 = 1 << 20;
+
+/// How often the service looks whether its socket is still there.
+const SOCKET_CHECK: Duration = Duration::from_secs(5);
+
+/// A file's device and inode.
+type FileId = (u64, u64);
 
 const DETACHED: &str = "detached";
 /// Marks a detached service for its own process, and for notebooks that start one.
@@ -99,10 +107,12 @@ pub(crate) fn main(
     runtime.block_on(async {
         let mut signals = EndSignals::listen().context("Failed to listen for signals")?;
         let stop = watch::Sender::default();
+        let (listens, listening) = oneshot::channel();
         let ask = async {
             tokio::select! {
                 () = asked_to_end(&mut signals, of.in_background) => {}
                 () = idle(activity_seen, settings.up_idle_exit) => {}
+                () = cut_off(folder.socket(), listening) => {}
             }
             Stop::WhenCellsEnd.ask(&stop);
             asked_to_end(&mut signals, of.in_background).await;
@@ -111,6 +121,8 @@ pub(crate) fn main(
         };
         let token = Token::new(&token);
         let worker = |address| {
+            // The receiver may be gone, if the service has been asked to end.
+            let _ = listens.send(file_at(&folder.socket()).unwrap_or(None));
             let token = Some(token);
             let dial = Dial {
                 address,
@@ -137,7 +149,7 @@ fn open_dashboard(address: SocketAddr) -> anyhow::Result<(TcpListener, SocketAdd
     let open = || {
         let listener = TcpListener::bind(address)?;
         let port = listener.local_addr()?;
-        std::io::Result::Ok((listener, port))
+        io::Result::Ok((listener, port))
     };
     open().with_context(|| format!("Failed to show the dashboard on {address}"))
 }
@@ -202,6 +214,35 @@ async fn idle(mut activity: watch::Receiver<Activity>, idle_exit: Option<Duratio
                 return;
             }
         }
+    }
+}
+
+/// Completes when the service's socket is gone, for example because a cleaner of old files has removed the runtime
+/// folder. No new notebook can connect then, and no other service can start while this one has the database.
+async fn cut_off(socket: PathBuf, listening: oneshot::Receiver<Option<FileId>>) {
+    let Ok(own) = listening.await else {
+        return std::future::pending().await;
+    };
+    loop {
+        tokio::time::sleep(SOCKET_CHECK).await;
+        if let Ok(now) = file_at(&socket)
+            && (now.is_none() || now != own)
+        {
+            tracing::warn!(
+                "Stopping when no cell runs: the socket {} is gone",
+                socket.display()
+            );
+            return;
+        }
+    }
+}
+
+/// The file of this name, if there is one.
+fn file_at(path: &Path) -> io::Result<Option<FileId>> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) => Ok(Some((metadata.dev(), metadata.ino()))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

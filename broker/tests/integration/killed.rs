@@ -133,7 +133,18 @@ async fn a_second_broker_on_the_same_database_is_refused() {
     let error = baton_broker::run(config, drop, std::future::pending())
         .await
         .unwrap_err();
-    assert!(error.to_string().contains("Another broker uses"), "{error}");
+    let holder = format!("Another broker (process {}) uses", std::process::id());
+    assert!(error.to_string().contains(&holder), "{error}");
+}
+
+#[tokio::test]
+async fn a_broker_leaves_the_socket_of_its_successor() {
+    let broker = Broker::start().await;
+    let socket = broker.folder.path().join("broker.sock");
+    std::fs::remove_file(&socket).unwrap();
+    std::fs::write(&socket, "of its successor").unwrap();
+    let folder = broker.stop().await;
+    assert!(folder.path().join("broker.sock").exists());
 }
 
 /// A copy of the database's log. Restoring it loses everything stored later, as in a power failure.

@@ -1,10 +1,12 @@
 //! Times, sizes, names and sentences for people, written the same way in every message, page and table.
 
 mod causes;
+mod command_log;
 
 use std::time::Duration;
 
 pub use causes::{root_cause, with_causes};
+pub use command_log::{ERROR_PREFIX, last_error};
 
 /// What a student reads if the service failed while a cell ran, and not the cell's own code.
 pub const SAFE: &str = "Your variables are as they were before the cell";

@@ -5,6 +5,7 @@
 //! Several notebooks may start it at once, since `up` lets only one instance run.
 
 use crate::config::BrokerChoice;
+use baton_humanize::last_error;
 use baton_protocol::address::BrokerAddress;
 use baton_transport::{Dial, Token};
 use std::{ffi::OsString, path::Path, process::Stdio, time::Duration};
@@ -72,14 +73,17 @@ async fn accepts(socket: &Path) -> bool {
 }
 
 async fn start(command: &[OsString], socket: &Path, log: &Path) -> Result<(), String> {
+    let before = std::fs::metadata(log).map_or(0, |metadata| metadata.len());
     let mut child = spawn(command)?;
     let deadline = Instant::now() + START_TIMEOUT;
     while !accepts(socket).await {
         if let Ok(Some(status)) = child.try_wait()
             && !accepts(socket).await
         {
+            let why = last_error(&std::fs::read(log).unwrap_or_default(), before);
             return Err(format!(
-                "the GPU service for this user could not start ({status}); its log is {}",
+                "the GPU service for this user could not start ({}); its log is {}",
+                why.map_or_else(|| status.to_string(), |why| in_one_line(&why)),
                 log.display()
             ));
         }
@@ -96,6 +100,11 @@ async fn start(command: &[OsString], socket: &Path, log: &Path) -> Result<(), St
     Ok(())
 }
 
+/// The error with its causes.
+fn in_one_line(error: &str) -> String {
+    error.replace("\n  because: ", ": ").replace('\n', " ")
+}
+
 fn spawn(command: &[OsString]) -> Result<Child, String> {
     let [program, arguments @ ..] = command else {
         return Err("the command that starts the GPU service is empty".to_owned());
@@ -109,4 +118,27 @@ fn spawn(command: &[OsString]) -> Result<Child, String> {
         .process_group(0)
         .spawn()
         .map_err(|error| format!("{} could not be started: {error}", program.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_reason_why_no_broker_starts_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let (socket, log) = (
+            folder.path().join("broker.sock"),
+            folder.path().join("up.log"),
+        );
+        std::fs::write(&log, "Error: an earlier one\n").unwrap();
+        let said = "Error: The broker ended\\n  because: Another broker (process 7) uses x\\n";
+        let script = format!("printf '{said}' >> {}; exit 1", log.display());
+        let command = ["sh".into(), "-c".into(), script.into()];
+        let why = start(&command, &socket, &log).await.unwrap_err();
+        assert!(
+            why.contains("could not start (The broker ended: Another broker (process 7) uses x);"),
+            "{why}"
+        );
+    }
 }

@@ -2,7 +2,6 @@
 
 use super::{DETACHED, IN_BACKGROUND};
 use crate::{
-    output::ERROR_PREFIX,
     service::{self, RuntimeFolder},
     settings::Settings,
 };
@@ -10,7 +9,6 @@ use anyhow::Context;
 use std::{
     ffi::OsString,
     fs,
-    path::Path,
     process::{Child, Command, ExitCode, Stdio},
     time::{Duration, Instant},
 };
@@ -33,7 +31,9 @@ pub(super) fn start(settings: &Settings) -> anyhow::Result<ExitCode> {
             (Some(process), _) if process == service.id() => break process,
             (Some(process), Some(_)) => break process,
             (None, Some(status)) => {
-                let why = last_error(&path, before).unwrap_or_else(|| status.to_string());
+                let log_bytes = fs::read(&path).unwrap_or_default();
+                let why = baton_humanize::last_error(&log_bytes, before);
+                let why = why.unwrap_or_else(|| status.to_string());
                 anyhow::bail!("The service could not start: {why}\nhint: its log is {log}")
             }
             (_, None) => {}
@@ -58,25 +58,6 @@ pub(super) fn start(settings: &Settings) -> anyhow::Result<ExitCode> {
     outln!("Log: {log}");
     outln!("Stop it with: kill {process}");
     Ok(ExitCode::SUCCESS)
-}
-
-/// The error that the service logged last, after the first `before` bytes of its log.
-fn last_error(log: &Path, before: u64) -> Option<String> {
-    let log = fs::read(log).ok()?;
-    // The service empties a long log, which is then shorter than before.
-    let own = usize::try_from(before)
-        .ok()
-        .and_then(|before| log.get(before..));
-    error_in(&String::from_utf8_lossy(own.unwrap_or(&log)))
-}
-
-/// The last error in a log: it begins at the start of a line, and may have several lines.
-fn error_in(log: &str) -> Option<String> {
-    let start = log
-        .rfind(&format!("\n{ERROR_PREFIX}"))
-        .map_or(0, |newline| newline + 1);
-    let error = log[start..].strip_prefix(ERROR_PREFIX)?;
-    Some(error.trim_end().to_owned())
 }
 
 /// Leaves no process behind if the command failed.
@@ -105,20 +86,4 @@ fn in_background() -> anyhow::Result<Child> {
         .stderr(Stdio::null())
         .spawn()
         .context("Failed to start the service")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::error_in;
-
-    #[test]
-    fn the_last_error_is_whole() {
-        assert_eq!(error_in(""), None);
-        assert_eq!(error_in("INFO begins\n"), None);
-        let said = "No session starts\n  because: ImportError: No module named 'x'";
-        for before in ["", "INFO begins\n", "Error: an earlier one\n"] {
-            let log = format!("{before}Error: {said}\n");
-            assert_eq!(error_in(&log).as_deref(), Some(said));
-        }
-    }
 }
