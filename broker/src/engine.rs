@@ -11,15 +11,16 @@
 
 mod connections;
 mod leader_election;
+mod outgoing;
 
 pub(crate) use leader_election::Leadership;
+pub(crate) use outgoing::{Frame, Outgoing};
 
 use self::connections::Connections;
 use crate::{
     clock::unix_ms, in_flight::Booking, journal::Journal, metrics::Metrics, outputs::Outputs,
     quota::Quotas,
 };
-use axum::body::Bytes;
 use baton_broker_queue::{
     Account, Action, Activity, Assignment, Batch, Command, ConnectionId, Dispatch, Ending, Graces,
     Identity, NotDone, Now, Observation, OpenJob, Overview, Severity, Unwelcome, WorkerHello,
@@ -86,20 +87,6 @@ pub(crate) enum Event {
     JobsDeleted(Vec<JobId>),
     /// The next time of each lesson.
     Lessons(oneshot::Sender<ComingLessons>),
-}
-
-/// The engine's end of a connection.
-#[derive(Clone)]
-pub(crate) struct Outgoing {
-    pub(crate) frames: mpsc::Sender<Bytes>,
-    pub(crate) close: CancellationToken,
-}
-
-impl Outgoing {
-    /// Whether the queue is less than half full. The other half is kept for the broker's own messages.
-    fn has_room_for_bulk(&self) -> bool {
-        self.frames.capacity() > self.frames.max_capacity() / 2
-    }
 }
 
 pub(crate) struct Engine {
@@ -410,7 +397,9 @@ async fn send(
         Action::Forward(connection, job, events) => {
             let before = events.first().map_or(0, |event| event.number - 1);
             let message = ToProxy::Events { job, events };
-            if !connections.try_send_bulk(connection, &message) {
+            if !dispatch.is_catching_up(connection, job)
+                && !connections.try_send_events(connection, &message)
+            {
                 dispatch.on_caught_up(connection, job, before, further);
             }
         }

@@ -193,6 +193,11 @@ impl Dispatch {
         proxy::on_caught_up(self, connection, job, through, batch);
     }
 
+    /// Whether the proxy still receives stored events of this job, so that it must not receive newer ones yet.
+    pub fn is_catching_up(&self, connection: ConnectionId, job: JobId) -> bool {
+        self.peers.is_catching_up(connection, job)
+    }
+
     /// Both sides compare what they hold. The worker learns which events are stored, which
     /// assignments it has lost, and what it missed while it was disconnected. While one process is
     /// registered as a worker, and until its grace is over, no other process can register as it.

@@ -4,7 +4,7 @@
 //! concurrently, so two peers that both write cannot block each other.
 
 use crate::{
-    engine::{Event, Outgoing},
+    engine::{Event, Frame, Outgoing},
     in_flight::Booking,
     pace::Pace,
     people::worker_id,
@@ -40,8 +40,6 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Frames that may wait for a peer to read them.
-const OUTGOING: usize = 128;
 /// Reverse proxies close idle connections, often after a minute.
 const PING_EVERY: Duration = Duration::from_secs(15);
 /// Peers answer pings, so a peer that is silent for this long is gone.
@@ -274,12 +272,8 @@ async fn serve<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>
         inbox,
         stop,
     } = opened;
-    let (frames, queue) = mpsc::channel(OUTGOING);
     let close = stop.child_token();
-    let outgoing = Outgoing {
-        frames,
-        close: close.clone(),
-    };
+    let (outgoing, queue) = Outgoing::create(close.clone());
     if inbox.send(came(connection, outgoing)).await.is_err() {
         return;
     }
@@ -344,7 +338,7 @@ async fn read<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>>
 
 async fn write(
     mut writer: SplitSink<WebSocket, Message>,
-    mut queue: mpsc::Receiver<Bytes>,
+    mut queue: mpsc::Receiver<Frame>,
     close: &CancellationToken,
 ) -> Ending {
     let mut pings = interval(PING_EVERY);
@@ -369,7 +363,7 @@ async fn write(
     let goodbye = async {
         // The last waiting frame may be a refusal.
         while let Ok(frame) = queue.try_recv() {
-            writer.feed(Message::Binary(frame)).await?;
+            writer.feed(Message::Binary(frame.bytes)).await?;
         }
         let come_back = CloseFrame {
             code: close_code::AWAY,
@@ -384,12 +378,12 @@ async fn write(
 /// Sends all waiting frames in one write.
 async fn send_with_followers(
     writer: &mut SplitSink<WebSocket, Message>,
-    frame: Bytes,
-    queue: &mut mpsc::Receiver<Bytes>,
+    frame: Frame,
+    queue: &mut mpsc::Receiver<Frame>,
 ) -> Result<(), axum::Error> {
-    writer.feed(Message::Binary(frame)).await?;
+    writer.feed(Message::Binary(frame.bytes)).await?;
     while let Ok(frame) = queue.try_recv() {
-        writer.feed(Message::Binary(frame)).await?;
+        writer.feed(Message::Binary(frame.bytes)).await?;
     }
     writer.flush().await
 }

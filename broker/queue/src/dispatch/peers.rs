@@ -210,8 +210,29 @@ impl Peers {
     }
 
     /// The connected proxy that follows the job receives its events after this number: the stored ones first, then
-    /// the live ones.
+    /// the live ones. If the stored ones are still being sent, that continues from where it is.
     pub(super) fn subscribe(
+        &mut self,
+        connection: ConnectionId,
+        job: &Job,
+        after: u64,
+        batch: &mut Batch,
+    ) {
+        if !self.is_catching_up(connection, job.id) {
+            self.send_after(connection, job, after, batch);
+        }
+    }
+
+    pub(super) fn is_catching_up(&self, connection: ConnectionId, job: JobId) -> bool {
+        let Some(Peer::Proxy(notebook)) = self.by_connection.get(&connection) else {
+            return false;
+        };
+        let notebook = self.notebooks.get(notebook);
+        let subscription = notebook.and_then(|notebook| notebook.subscriptions.get(&job));
+        subscription == Some(&Subscription::CatchingUp)
+    }
+
+    pub(super) fn send_after(
         &mut self,
         connection: ConnectionId,
         job: &Job,

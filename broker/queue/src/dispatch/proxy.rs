@@ -190,7 +190,7 @@ pub(super) fn on_caught_up(
     };
     let job = dispatch.jobs.get(job);
     if let Some(job) = job.filter(|job| job.follower() == notebook) {
-        dispatch.peers.subscribe(connection, job, through, batch);
+        dispatch.peers.send_after(connection, job, through, batch);
     }
 }
 

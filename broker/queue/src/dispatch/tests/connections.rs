@@ -68,6 +68,23 @@ fn a_waiting_cell_whose_notebook_is_away_is_cancelled_without_blaming_staff() {
 }
 
 #[test]
+fn stored_events_are_read_once_however_often_a_notebook_resumes() {
+    let mut world = with_an_assigned_cell();
+    let (connection, job) = (world.proxies[&0], job_id(0, 0));
+    let mut reads = 0;
+    for _ in 0..3000 {
+        let mut batch = Batch::new(world.now());
+        let resume = FromProxy::Resume { job, after: 0 };
+        world
+            .dispatch
+            .on_proxy_message(connection, resume, &mut batch);
+        let is_read = |action: &&Action| matches!(action, Action::CatchUp { .. });
+        reads += batch.actions.iter().filter(is_read).count();
+    }
+    assert_eq!(reads, 1);
+}
+
+#[test]
 fn the_reader_of_a_replaced_connection_changes_nothing_for_the_newer_one() {
     let mut world = with_an_assigned_cell();
     let job = job_id(0, 0);
