@@ -3,21 +3,20 @@
 use crate::settings::{Settings, secrets};
 use anyhow::Context;
 use baton_protocol::{WorkerId, address::BrokerAddress};
-use baton_transport::{Dial, Token};
+use baton_transport::{
+    Dial, Token,
+    own_service::{answers, check_private},
+};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, fcntl},
     libc,
     sys::prctl,
-    unistd::Uid,
 };
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io::{self, Read, Write},
-    os::unix::{
-        fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
-        net::UnixStream,
-    },
+    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -29,7 +28,6 @@ const POLL: Duration = Duration::from_millis(10);
 
 /// Where to connect: the configured broker, or else this user's own on this machine.
 pub(crate) fn dial(settings: &Settings) -> anyhow::Result<Dial> {
-    let folder = RuntimeFolder::at(&settings.runtime_folder);
     let configured = secrets::token(settings)?;
     Ok(match &settings.broker_address {
         Some(address) => Dial {
@@ -37,18 +35,21 @@ pub(crate) fn dial(settings: &Settings) -> anyhow::Result<Dial> {
             token: configured,
             ca_file: settings.ca_file.clone(),
         },
-        None => Dial {
-            address: BrokerAddress::Unix(folder.socket()),
-            token: configured.or_else(|| folder.existing_token()),
-            ca_file: None,
-        },
+        None => {
+            let folder = RuntimeFolder::open(&settings.runtime_folder)?;
+            Dial {
+                address: BrokerAddress::Unix(folder.socket()),
+                token: configured.or_else(|| folder.existing_token()),
+                ca_file: None,
+            }
+        }
     })
 }
 
 /// Whether there is no broker to ask: none is configured, and this user's own does not run.
 pub(crate) fn is_yet_to_start(settings: &Settings) -> bool {
-    let own = RuntimeFolder::at(&settings.runtime_folder).socket();
-    settings.broker_address.is_none() && UnixStream::connect(own).is_err()
+    let own = RuntimeFolder::open(&settings.runtime_folder);
+    settings.broker_address.is_none() && !own.is_ok_and(|folder| folder.has_broker())
 }
 
 /// Keeps other processes of this user, such as a worker's sessions, from reading this process's
@@ -64,8 +65,8 @@ pub(crate) fn dashboard(settings: &Settings) -> Option<String> {
         Some(BrokerAddress::Http(url)) => Some(format!("{url}/")),
         Some(BrokerAddress::Unix(_)) => None,
         None => {
-            let file = RuntimeFolder::at(&settings.runtime_folder).dashboard_file();
-            let url = fs::read_to_string(file).ok()?;
+            let folder = RuntimeFolder::open(&settings.runtime_folder).ok()?;
+            let url = fs::read_to_string(folder.dashboard_file()).ok()?;
             Some(url.trim().to_owned())
         }
     }
@@ -77,9 +78,12 @@ pub(crate) struct RuntimeFolder {
 }
 
 impl RuntimeFolder {
-    fn at(path: &Path) -> Self {
+    /// Checks that the folder is safe, or does not exist yet.
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        check_private(path)
+            .map_err(|problem| anyhow::anyhow!("{problem}\nhint: {}", problem.hint()))?;
         let path = path.to_owned();
-        Self { path }
+        Ok(Self { path })
     }
 
     /// Makes the folder, or checks that an existing one is safe.
@@ -89,8 +93,7 @@ impl RuntimeFolder {
             .mode(0o700)
             .create(path)
             .with_context(|| format!("Failed to create the runtime folder {}", path.display()))?;
-        check_private(path)?;
-        Ok(Self::at(path))
+        Self::open(path)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -169,9 +172,15 @@ impl RuntimeFolder {
         self.path.join("lock")
     }
 
+    fn has_broker(&self) -> bool {
+        answers(&self.path, &self.socket()).unwrap_or(false)
+    }
+
     /// The process of the broker that answers; `None` if there is none.
     pub(crate) fn holder(&self) -> Option<u32> {
-        UnixStream::connect(self.socket()).ok()?;
+        if !self.has_broker() {
+            return None;
+        }
         fs::read_to_string(self.lock_file())
             .ok()?
             .trim()
@@ -200,7 +209,7 @@ impl RuntimeFolder {
                 }
                 Err(TryLockError::WouldBlock) => {}
             }
-            if UnixStream::connect(self.socket()).is_ok() {
+            if self.has_broker() {
                 return Ok(None);
             }
             anyhow::ensure!(
@@ -217,23 +226,6 @@ impl RuntimeFolder {
 pub(crate) struct WorkerPlace {
     pub(crate) id: WorkerId,
     _alone: Option<File>,
-}
-
-/// Other users must not be able to put a socket of theirs there.
-pub(crate) fn check_private(path: &Path) -> anyhow::Result<()> {
-    let metadata = fs::symlink_metadata(path)
-        .with_context(|| format!("Failed to check who can enter {}", path.display()))?;
-    let shown = path.display();
-    anyhow::ensure!(metadata.is_dir(), "{shown} is not a folder");
-    anyhow::ensure!(
-        metadata.uid() == Uid::effective().as_raw(),
-        "{shown} belongs to another user\nhint: name another folder with BATON_RUNTIME_FOLDER"
-    );
-    anyhow::ensure!(
-        metadata.mode() & 0o077 == 0,
-        "Other users can enter {shown}\nhint: chmod 700 {shown}"
-    );
-    Ok(())
 }
 
 /// The secret in a file that only this user may read; creates a new one if there is none.
@@ -292,4 +284,26 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
 
 fn private_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     options.mode(0o600).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn commands_use_no_runtime_folder_that_others_can_enter() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("baton");
+        assert!(RuntimeFolder::open(&path).is_ok(), "it does not exist yet");
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let error = RuntimeFolder::open(&path).err().unwrap().to_string();
+        assert!(error.contains("Other users can enter"), "{error}");
+        assert!(error.contains("\nhint: "), "{error}");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(RuntimeFolder::open(&path).is_ok());
+    }
 }

@@ -150,7 +150,7 @@ settings! {
         described: "`$XDG_DATA_HOME/baton/environments`, else `~/.local/share/baton/environments`",
     };
 
-    #[doc = "The folder in which the broker of this user keeps its socket, lock, token and log. Only this user may enter it."]
+    #[doc = "The folder in which the broker of this user keeps its socket, lock, token and log. It must belong to this user, and no other user may enter it; otherwise notebooks and commands refuse it."]
     runtime_folder: PathBuf = "runtime_folder",
     flag: Some(("runtime-folder", and_clients!("up", "worker"))),
     default: Computed {

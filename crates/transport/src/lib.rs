@@ -22,6 +22,7 @@ mod errors;
 pub mod frames;
 mod holder;
 mod objects;
+pub mod own_service;
 pub mod states;
 pub mod tls;
 mod token;

@@ -3,11 +3,16 @@
 //! Without configuration the broker is this user's `baton up` on this machine: a Unix socket and a
 //! token in the runtime folder. The first `%%gpu` cell starts it, and it ends by itself when idle.
 //! Several notebooks may start it at once, since `up` lets only one instance run.
+//!
+//! **Invariant:** a runtime folder that another user has made is never used.
 
 use crate::config::BrokerChoice;
 use baton_humanize::last_error;
 use baton_protocol::address::BrokerAddress;
-use baton_transport::{Dial, Token};
+use baton_transport::{
+    Dial, Token,
+    own_service::{self, UnsafeFolder},
+};
 use std::{ffi::OsString, path::Path, process::Stdio, time::Duration};
 use tokio::{
     process::{Child, Command},
@@ -47,16 +52,14 @@ pub(super) async fn dial_or_start(choice: &BrokerChoice) -> Result<Dial, NoBroke
             start_command,
         } => {
             let socket = runtime_folder.join("broker.sock");
-            if !accepts(&socket).await {
+            if !own_service::answers(runtime_folder, &socket)? {
                 let Some(command) = start_command else {
                     return Err(NoBroker::Never(Obstacle {
                         reason: "no broker is configured, and `autostart` is off".into(),
                         hint: "run `baton up` in a terminal, or ask your course staff for the broker's address",
                     }));
                 };
-                start(command, &socket, &runtime_folder.join("up.log"))
-                    .await
-                    .map_err(NoBroker::NotYet)?;
+                start(command, runtime_folder, &socket).await?;
             }
             let token = std::fs::read_to_string(runtime_folder.join("token"));
             Ok(Dial {
@@ -68,30 +71,37 @@ pub(super) async fn dial_or_start(choice: &BrokerChoice) -> Result<Dial, NoBroke
     }
 }
 
-async fn accepts(socket: &Path) -> bool {
-    tokio::net::UnixStream::connect(socket).await.is_ok()
+/// Another attempt cannot succeed before a person has removed the folder or named another one.
+impl From<UnsafeFolder> for NoBroker {
+    fn from(problem: UnsafeFolder) -> Self {
+        Self::Never(Obstacle {
+            reason: format!("{problem}, so nothing was sent there"),
+            hint: problem.hint(),
+        })
+    }
 }
 
-async fn start(command: &[OsString], socket: &Path, log: &Path) -> Result<(), String> {
-    let before = std::fs::metadata(log).map_or(0, |metadata| metadata.len());
-    let mut child = spawn(command)?;
+async fn start(command: &[OsString], folder: &Path, socket: &Path) -> Result<(), NoBroker> {
+    let log = folder.join("up.log");
+    let before = std::fs::metadata(&log).map_or(0, |metadata| metadata.len());
+    let mut child = spawn(command).map_err(NoBroker::NotYet)?;
     let deadline = Instant::now() + START_TIMEOUT;
-    while !accepts(socket).await {
+    while !own_service::answers(folder, socket)? {
         if let Ok(Some(status)) = child.try_wait()
-            && !accepts(socket).await
+            && !own_service::answers(folder, socket)?
         {
-            let why = last_error(&std::fs::read(log).unwrap_or_default(), before);
-            return Err(format!(
+            let why = last_error(&std::fs::read(&log).unwrap_or_default(), before);
+            return Err(NoBroker::NotYet(format!(
                 "the GPU service for this user could not start ({}); its log is {}",
                 why.map_or_else(|| status.to_string(), |why| in_one_line(&why)),
                 log.display()
-            ));
+            )));
         }
         if Instant::now() > deadline {
-            return Err(format!(
+            return Err(NoBroker::NotYet(format!(
                 "the GPU service for this user did not start within {} s",
                 START_TIMEOUT.as_secs()
-            ));
+            )));
         }
         tokio::time::sleep(POLL).await;
     }
@@ -122,7 +132,53 @@ fn spawn(command: &[OsString]) -> Result<Child, String> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
+    use std::{
+        fs,
+        os::unix::{
+            fs::{PermissionsExt, symlink},
+            net::UnixListener,
+        },
+    };
+
+    fn choice(runtime_folder: &Path) -> BrokerChoice {
+        BrokerChoice::OfThisUser {
+            runtime_folder: runtime_folder.to_owned(),
+            start_command: Some(vec!["false".into()]),
+        }
+    }
+
+    async fn check_refused(folder: &Path, why: &str) {
+        match dial_or_start(&choice(folder)).await {
+            Err(NoBroker::Never(obstacle)) => {
+                assert!(obstacle.reason.contains(why), "{}", obstacle.reason);
+            }
+            Ok(dial) => panic!("the notebook trusts {}", dial.address),
+            Err(_) => panic!("it tries again"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_service_in_a_folder_that_others_can_enter_is_not_trusted() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("baton");
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("token"), "squatted").unwrap();
+        let _squatter = UnixListener::bind(folder.join("broker.sock")).unwrap();
+        let set_mode = |mode| fs::set_permissions(&folder, fs::Permissions::from_mode(mode));
+        set_mode(0o755).unwrap();
+        check_refused(&folder, "Other users can enter").await;
+
+        set_mode(0o700).unwrap();
+        let link = place.path().join("link");
+        symlink(&folder, &link).unwrap();
+        check_refused(&link, "is not a folder").await;
+
+        let dial = dial_or_start(&choice(&folder)).await;
+        assert!(dial.is_ok_and(|dial| dial.token.is_some()));
+    }
 
     #[tokio::test]
     async fn the_reason_why_no_broker_starts_is_said() {
@@ -131,11 +187,13 @@ mod tests {
             folder.path().join("broker.sock"),
             folder.path().join("up.log"),
         );
-        std::fs::write(&log, "Error: an earlier one\n").unwrap();
+        fs::write(&log, "Error: an earlier one\n").unwrap();
         let said = "Error: The broker ended\\n  because: Another broker (process 7) uses x\\n";
         let script = format!("printf '{said}' >> {}; exit 1", log.display());
         let command = ["sh".into(), "-c".into(), script.into()];
-        let why = start(&command, &socket, &log).await.unwrap_err();
+        let Err(NoBroker::NotYet(why)) = start(&command, folder.path(), &socket).await else {
+            panic!("no broker can have started");
+        };
         assert!(
             why.contains("could not start (The broker ended: Another broker (process 7) uses x);"),
             "{why}"

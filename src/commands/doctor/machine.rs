@@ -1,8 +1,9 @@
 //! What the machine must permit and provide.
 
 use super::Finding;
-use crate::{service::check_private, settings::Settings};
+use crate::settings::Settings;
 use baton_chunks::{StateError, memory};
+use baton_transport::own_service::check_private;
 use nix::sys::statvfs::statvfs;
 use std::{
     fs,
@@ -63,11 +64,7 @@ pub(super) fn runtime_folder(settings: &Settings) -> Finding {
     }
     match check_private(path) {
         Ok(()) => Finding::Good(format!("Only this user may enter {shown}")),
-        Err(error) => {
-            let text = error.to_string();
-            let (what, fix) = text.split_once("\nhint: ").unwrap_or((&text, "remove it"));
-            Finding::wrong(what, fix)
-        }
+        Err(problem) => Finding::wrong(problem.to_string(), problem.hint()),
     }
 }
 

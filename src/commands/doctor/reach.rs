@@ -18,7 +18,10 @@ pub(super) fn broker(settings: &Settings) -> Finding {
     let dial = match service::dial(settings) {
         Ok(dial) => dial,
         Err(error) => {
-            return Finding::wrong(format!("{error:#}"), "name a file that this user may read");
+            let text = format!("{error:#}");
+            let usual = "name a file that this user may read";
+            let (what, fix) = text.split_once("\nhint: ").unwrap_or((&text, usual));
+            return Finding::wrong(what, fix);
         }
     };
     if service::is_yet_to_start(settings) {
