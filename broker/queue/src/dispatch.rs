@@ -101,6 +101,8 @@ pub struct Dispatch {
     pools: Vec<PoolState>,
     /// By name: until when a pool worker has been asked to stay, in milliseconds since 1970.
     stays: HashMap<String, i64>,
+    /// Until then, workers from before this broker's start may return with the stored locks of environments.
+    locks_return_until: Option<Instant>,
     /// By this time, workers from before this broker's start have reconnected or are lost.
     restart_grace_ends: Instant,
 }
@@ -110,7 +112,8 @@ impl Dispatch {
     pub fn new(loaded: Loaded, graces: Graces, courses: Arc<Courses>, now: Now) -> Self {
         let until = now.instant + graces.restart;
         let is_first_start = loaded.next_sequence == 1;
-        let peers = Peers::of_stored(&loaded.jobs, loaded.owners, until);
+        let has_locks = !loaded.locks.is_empty();
+        let peers = Peers::of_stored(&loaded.jobs, loaded.owners, loaded.locks, until);
         let mut history = History::of(loaded.runs);
         for open in loaded
             .jobs
@@ -132,6 +135,7 @@ impl Dispatch {
             replan_at: None,
             pools: Vec::new(),
             stays: HashMap::new(),
+            locks_return_until: Some(until).filter(|_| has_locks),
             restart_grace_ends: match is_first_start {
                 true => now.instant,
                 false => until,

@@ -216,6 +216,8 @@ pub struct Loaded {
     /// The last runs that ended by themselves, the oldest first.
     pub runs: Vec<PastRun>,
     pub changes: Changes,
+    /// The hash of each environment's stored lock.
+    pub locks: BTreeMap<String, String>,
 }
 
 /// One action of one person.

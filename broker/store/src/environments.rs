@@ -1,13 +1,14 @@
 //! The locks of environments, by name, so that notebooks can get one even while no worker is connected.
 
 use super::{
-    Store, StoreError,
+    Store, StoreError, Writer,
     row::Row,
     statement::{Statement, sql},
 };
 use baton_protocol::{Lock, decode, encode};
+use std::collections::BTreeMap;
 
-/// The last lock that any worker has sent.
+/// The lock of an environment, as a worker sent it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockRow {
     pub environment: String,
@@ -37,6 +38,15 @@ impl Environments<'_> {
         let lock = decode(&files).map_err(|_| StoreError::Damaged { what })?;
         Ok(Some((row(found)?, lock)))
     }
+}
+
+/// The hash of each environment's lock.
+pub(super) async fn digests(writer: &mut Writer) -> Result<BTreeMap<String, String>, StoreError> {
+    let rows = writer
+        .fetch(sql("SELECT name, digest FROM environments"))
+        .await?;
+    let digest = |row: &Row| Ok((row.get("name")?, row.get("digest")?));
+    rows.iter().map(digest).collect()
 }
 
 pub(super) fn keep(environment: &str, digest: &str, lock: &Lock, at_ms: i64) -> Statement {

@@ -3,7 +3,7 @@
 use super::{
     StoreError, Writer, accounts,
     columns::{account, cell_key, count, id, kind, outcome, small, stopped},
-    events,
+    environments, events,
     row::Row,
     staff_changes,
     statement::sql,
@@ -47,6 +47,7 @@ pub(super) async fn everything(writer: &mut Writer) -> Result<Loaded, StoreError
         spent: accounts::spent(writer).await?,
         runs: last_runs(writer).await?,
         changes: staff_changes::load(writer).await?,
+        locks: environments::digests(writer).await?,
     })
 }
 

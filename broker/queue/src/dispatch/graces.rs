@@ -6,7 +6,7 @@
 //! is all. Otherwise the notebook may return, and the results of its jobs are kept for some hours.
 
 use super::{
-    Batch, Dispatch, Observation, Phase,
+    Batch, Dispatch, Observation, Phase, environments,
     job::Unclaimed,
     lost_records, orphans,
     peers::Missed,
@@ -49,6 +49,7 @@ pub(super) fn next_deadline(dispatch: &Dispatch) -> Option<Instant> {
     let line = dispatch
         .replan_at
         .into_iter()
+        .chain(dispatch.locks_return_until)
         .chain(dispatch.estimates.continue_at());
     peers.chain(line).min()
 }
@@ -56,8 +57,13 @@ pub(super) fn next_deadline(dispatch: &Dispatch) -> Option<Instant> {
 pub(super) fn on_time_passed(dispatch: &mut Dispatch, batch: &mut Batch) {
     let now = batch.now.instant;
     let is_over = |deadline: Option<Instant>| deadline.is_some_and(|end| end <= now);
-    for worker in ids(&dispatch.peers.workers, |worker| is_over(worker.deadline)) {
-        on_worker_gone(dispatch, worker, batch);
+    let gone = ids(&dispatch.peers.workers, |worker| is_over(worker.deadline));
+    for worker in &gone {
+        on_worker_gone(dispatch, *worker, batch);
+    }
+    let all_are_back = dispatch.locks_return_until.take_if(|until| *until <= now);
+    if all_are_back.is_some() || !gone.is_empty() {
+        environments::ask_all_for_locks(dispatch, batch);
     }
     for worker in ids(&dispatch.peers.missed, |missed| missed.deadline <= now) {
         for job in dispatch.jobs.ids(|job| job.has_remainder_at(worker)) {

@@ -28,6 +28,12 @@ pub enum Observation {
         environment: Option<String>,
         why: String,
     },
+    /// A worker has another lock of an environment than the stored one, which `other` has.
+    OtherLock {
+        worker: String,
+        environment: String,
+        other: String,
+    },
     ImpossibleReport {
         worker: String,
         what: &'static str,
@@ -89,6 +95,7 @@ impl Observation {
             Self::SecondWorker { worker }
             | Self::WorkerStaysAway { worker }
             | Self::CannotStartSessions { worker, .. }
+            | Self::OtherLock { worker, .. }
             | Self::ImpossibleReport { worker, .. }
             | Self::ImpossibleUsage { worker, .. } => Some(worker),
             _ => None,
@@ -131,6 +138,15 @@ impl fmt::Display for Observation {
             Self::CannotStartSessions { worker, why, .. } => {
                 write!(formatter, "Worker {worker} cannot start sessions: {why}")
             }
+            Self::OtherLock {
+                worker,
+                environment,
+                other,
+            } => write!(
+                formatter,
+                "Worker {worker} has another lock of the environment {environment} than worker {other}. \
+                 Notebooks keep the lock of {other} until no worker has it"
+            ),
             Self::ImpossibleReport { worker, what } => write!(
                 formatter,
                 "Ignoring an impossible {what} from worker {worker}"

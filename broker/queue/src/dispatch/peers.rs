@@ -22,7 +22,7 @@ pub(super) struct Peers {
     pub(super) owners: BTreeMap<NotebookId, String>,
     pub(super) workers: HashMap<WorkerId, Worker>,
     pub(super) missed: HashMap<WorkerId, Missed>,
-    /// The hash of each environment's stored lock, if a worker has sent that lock since this broker started.
+    /// The hash of each environment's stored lock.
     pub(super) locks: BTreeMap<String, String>,
 }
 
@@ -158,6 +158,7 @@ impl Peers {
     pub(super) fn of_stored(
         jobs: &[OpenJob],
         owners: BTreeMap<NotebookId, String>,
+        locks: BTreeMap<String, String>,
         deadline: Instant,
     ) -> Self {
         // The kernels of orphans have ended.
@@ -176,7 +177,7 @@ impl Peers {
             owners,
             workers: workers.collect(),
             missed: HashMap::new(),
-            locks: BTreeMap::new(),
+            locks,
         }
     }
 
@@ -368,24 +369,6 @@ impl Peers {
                 let worker = worker.name.clone();
                 let ended = ToProxy::SessionEnded { worker };
                 batch.send_proxy(connection, ended);
-            }
-        }
-    }
-
-    /// Requests the locks that no worker has sent yet.
-    pub(super) fn ask_for_locks(&self, connection: ConnectionId, id: WorkerId, batch: &mut Batch) {
-        let Some(worker) = self.workers.get(&id) else {
-            return;
-        };
-        for environment in &worker.offer.machine.environments {
-            // Only a lock that some worker could build is offered to notebooks.
-            if environment.is_ready()
-                && environment.lock.is_some()
-                && environment.lock.as_ref() != self.locks.get(&environment.name)
-            {
-                let environment = environment.name.clone();
-                let question = ToWorker::LockWanted { environment };
-                batch.send_worker(connection, question);
             }
         }
     }

@@ -3,6 +3,7 @@
 
 mod connections;
 mod deleted_jobs;
+mod locks;
 mod long_queue;
 
 use super::{
@@ -397,6 +398,7 @@ impl Stored {
             spent: Vec::new(),
             runs: Vec::new(),
             changes: crate::courses::Changes::default(),
+            locks: BTreeMap::new(),
         }
     }
 

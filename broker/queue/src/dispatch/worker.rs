@@ -41,7 +41,7 @@ pub(super) fn on_connected(
         },
     );
     pools::send_stay(dispatch, id, batch);
-    dispatch.peers.ask_for_locks(connection, id, batch);
+    environments::ask_for_locks(dispatch, connection, id, batch);
     warm_sessions(dispatch, id, hello.sessions, hello.keeping, batch);
     let held = hello.assignments.into_iter();
     let held: Vec<HeldAssignment> = held
@@ -195,7 +195,7 @@ pub(super) fn on_message(
             dispatch.peers.disbelieve(id, "list of environments", batch);
         }
         FromWorker::Environments { environments } => {
-            environments::changed(dispatch, connection, id, environments, batch);
+            environments::changed(dispatch, id, environments, batch);
         }
         FromWorker::Lock { environment, lock } => {
             environments::lock_received(dispatch, id, environment, lock, batch);
