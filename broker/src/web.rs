@@ -16,6 +16,7 @@ mod limits;
 mod meter;
 mod metrics;
 pub(crate) mod page;
+mod seldom;
 mod serve;
 mod sign_in;
 mod sockets;

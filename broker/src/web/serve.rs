@@ -7,7 +7,7 @@
 //! which the broker waits for it counts. Responses have no time limit, because pages and WebSockets
 //! stay open, but their peer must read ([`Metered`]).
 //!
-//! A connection that has not shown a token has less time ([`guests`]). Any other counts for the person
+//! A connection that has not shown a token has less time, and gives way to newer ones ([`guests`]). Any other counts for the person
 //! whose request it carried last.
 //!
 //! If connections used up all file descriptors, the broker could neither read a chunk nor report
@@ -16,14 +16,15 @@
 
 use super::{
     attempts::Peer,
-    guests::{self, Guests},
+    guests::{self, Guest, Guests, TimeIsUp},
     headers,
     meter::{Meter, Metered},
+    seldom::Seldom,
 };
 use crate::web::api::ApiError;
 use axum::{
     Extension, Router,
-    body::{Body, Bytes},
+    body::{Body, Bytes, HttpBody},
     extract::Request,
     middleware::{self, Next},
     response::Response,
@@ -50,6 +51,8 @@ use tower::Layer;
 const HEAD_WITHIN: Duration = Duration::from_secs(60);
 const BODY_GRACE: Duration = Duration::from_secs(30);
 const HEADROOM: usize = 16;
+/// What one connection may buffer of a head or a body. Strangers can open many connections.
+const BUFFER_BYTES: usize = 64 << 10;
 const SLOWEST_BYTES: u32 = 4096;
 
 /// Accepts connections until `stop`. Open connections end after their next response.
@@ -58,8 +61,10 @@ pub(crate) async fn serve<L: Listener<Addr: Remote>>(
     router: Router,
     stop: CancellationToken,
 ) {
-    let all_guests = Arc::new(Guests::default());
-    let router = router.layer(middleware::from_fn(only_patiently));
+    let admission = Arc::new(Admission::default());
+    let router = router
+        .layer(middleware::from_fn(only_patiently))
+        .layer(middleware::from_fn(keeps_its_place));
     let refusing = Router::new()
         .fallback(async || ApiError::NoDescriptors)
         .layer(middleware::from_fn(headers::secure));
@@ -69,8 +74,9 @@ pub(crate) async fn serve<L: Listener<Addr: Remote>>(
             accepted = listener.accept() => accepted,
         };
         let has_headroom = has_headroom();
-        if !has_headroom {
-            tracing::error!("{}: refusing a connection", ApiError::NoDescriptors);
+        if !has_headroom && let Some(count) = admission.without_descriptors.count(Instant::now()) {
+            let why = ApiError::NoDescriptors;
+            tracing::error!(count, "{why}: refused {count} connections");
         }
         let connection = Connection {
             stream,
@@ -78,7 +84,27 @@ pub(crate) async fn serve<L: Listener<Addr: Remote>>(
             router: if has_headroom { &router } else { &refusing }.clone(),
             keep_alive: has_headroom,
         };
-        tokio::spawn(connection.serve(Arc::clone(&all_guests), stop.clone()));
+        tokio::spawn(connection.serve(Arc::clone(&admission), stop.clone()));
+    }
+}
+
+/// What all connections of a listener share.
+#[derive(Default)]
+struct Admission {
+    guests: Guests,
+    /// Connections that were closed because their address has too many.
+    turned_away: Seldom,
+    without_descriptors: Seldom,
+}
+
+impl Admission {
+    fn turn_away(&self) {
+        if let Some(count) = self.turned_away.count(Instant::now()) {
+            tracing::warn!(
+                count,
+                "Closed {count} connections that had shown no token: their addresses have too many"
+            );
+        }
     }
 }
 
@@ -93,10 +119,9 @@ struct Connection<Io> {
 
 impl<Io: AsyncRead + AsyncWrite + Unpin + Send + 'static> Connection<Io> {
     /// Serves until it is closed, until `stop`, or until its peer has shown no token for too long.
-    async fn serve(self, all_guests: Arc<Guests>, stop: CancellationToken) {
-        let Some(guest) = all_guests.enter(self.address).await else {
-            tracing::warn!("Closing a connection: its address has too many");
-            return;
+    async fn serve(self, admission: Arc<Admission>, stop: CancellationToken) {
+        let Some(guest) = admission.guests.enter(self.address).await else {
+            return admission.turn_away();
         };
         let meter = Meter::default();
         let service = Extension(Peer(self.address)).layer(self.router);
@@ -104,6 +129,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin + Send + 'static> Connection<Io> {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_WITHIN)
+            .max_buf_size(BUFFER_BYTES)
             .keep_alive(self.keep_alive)
             .serve_connection(
                 TokioIo::new(Metered::new(self.stream, meter)),
@@ -117,7 +143,10 @@ impl<Io: AsyncRead + AsyncWrite + Unpin + Send + 'static> Connection<Io> {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
-            () = guest.is_late() => {
+            time_is_up = guest.time_is_up() => {
+                if time_is_up == TimeIsUp::GivesWay {
+                    return admission.turn_away();
+                }
                 connection.as_mut().graceful_shutdown();
                 match timeout(guests::WITHIN, connection).await {
                     Ok(ended) => ended,
@@ -156,6 +185,20 @@ fn has_headroom() -> bool {
         .map(copy)
         .collect::<Result<Vec<_>, _>>()
         .is_ok()
+}
+
+/// A connection does not give way while its complete request is answered.
+async fn keeps_its_place(request: Request, next: Next) -> Response {
+    let guest = request.extensions().get::<Guest>().cloned();
+    let guest = guest.filter(|_| request.body().is_end_stream());
+    if let Some(guest) = &guest {
+        guest.asks(true);
+    }
+    let response = next.run(request).await;
+    if let Some(guest) = &guest {
+        guest.asks(false);
+    }
+    response
 }
 
 async fn only_patiently(request: Request, next: Next) -> Response {
