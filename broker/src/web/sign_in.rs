@@ -2,7 +2,9 @@
 //!
 //! Each way ends with a cookie that contains the id of a sign-in. Only this site's own pages send
 //! it ([`SameSite::Strict`]). A browser that follows a link from another site sends no cookie. So
-//! the broker responds with a page that loads the same address again, this time from this site.
+//! the broker responds with a page that loads the same address again, this time from this site. If such
+//! a link contains a token, the person must confirm it: another site must not be able to replace the
+//! sign-in with one whose owner then receives what the person does.
 //!
 //! To sign in with the Hub, a browser is redirected there with a random *state*, which is also in a
 //! cookie. The Hub redirects it back with a code, and the broker exchanges the code for a token.
@@ -72,9 +74,13 @@ pub(super) fn asked(shared: &Shared, request: &Request) -> Response {
 }
 
 /// Signs in and redirects to the page without the token, even if the browser is already signed in.
-/// So the token does not stay in the browser's history.
+/// So the token does not stay in the browser's history. A person who follows a link from another site is
+/// asked first, because the browser does not say whether it is signed in.
 pub(super) async fn with_address(shared: &Shared, request: Request, token: String) -> Response {
     let page = page_of(&request);
+    if !shared.access.is_open() && is_link_of_other_site(request.headers()) {
+        return confirm(&token, &page);
+    }
     let (parts, _) = request.into_parts();
     enter(
         shared,
@@ -284,6 +290,29 @@ fn field(status: StatusCode, page: &str, wrong: Option<&str>) -> Response {
         }
     };
     message(status, "Sign in", &body)
+}
+
+/// Whether a page of another site has opened this address. Browsers say `none` for an address that was
+/// typed, or opened from a mail or a terminal.
+fn is_link_of_other_site(headers: &HeaderMap) -> bool {
+    let from = headers.get("sec-fetch-site");
+    from.is_some_and(|from| from != "none" && from != "same-origin")
+}
+
+/// The page on which a person confirms a token that another site has put into a link.
+fn confirm(token: &str, page: &str) -> Response {
+    let body = html! {
+        p {
+            "A page of another site has opened this address, with a token. Sign in only if you trust that page: you then act as the owner of this token, who sees what you do here."
+        }
+        form.act action="sign-in" method="post" {
+            input type="hidden" name="page" value=(page);
+            input type="hidden" name="token" value=(token);
+            button type="submit" { "Sign in with this token" }
+        }
+        p { a href="./" { "Continue without it" } }
+    };
+    message(StatusCode::OK, "Sign in?", &body)
 }
 
 /// Lets the browser load another page from a page of this site.

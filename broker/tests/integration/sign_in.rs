@@ -115,6 +115,39 @@ async fn a_token_in_the_address_becomes_a_cookie_that_is_not_the_token() {
 }
 
 #[tokio::test]
+async fn a_link_of_another_site_replaces_no_sign_in_by_itself() {
+    let broker = Broker::start_with(rules()).await;
+    let browser = Browser::new(&broker);
+    let follow = async |site| {
+        let link = browser.get("/people?days=2&token=root-token");
+        link.header("sec-fetch-site", site).send().await.unwrap()
+    };
+    for site in ["cross-site", "same-site"] {
+        let asked = follow(site).await;
+        assert_eq!(asked.status(), 200);
+        assert!(asked.headers().get("set-cookie").is_none(), "{site}");
+        assert_eq!(asked.headers()["cache-control"], "no-store");
+        let page = asked.text().await.unwrap();
+        assert!(page.contains("Sign in with this token"), "{page}");
+        assert!(
+            page.contains(r#"name="page" value="people?days=2""#),
+            "{page}"
+        );
+    }
+    // The other site cannot send the form itself.
+    let fields = [("token", "root-token"), ("page", "")];
+    let forged = browser.form(&fields, "cross-site").await;
+    assert!(forged.headers().get("set-cookie").is_none());
+    let confirmed = browser.form(&fields, "same-origin").await;
+    assert_eq!(confirmed.status(), 303);
+    assert!(set_cookie(&confirmed).starts_with("baton_signed_in="));
+    // Links in mails, terminals and pages of the broker.
+    for site in ["none", "same-origin"] {
+        assert_eq!(follow(site).await.status(), 303, "{site}");
+    }
+}
+
+#[tokio::test]
 async fn a_cookie_is_no_token_and_a_token_no_cookie() {
     let broker = Broker::start_with(rules()).await;
     let browser = Browser::new(&broker);
