@@ -76,7 +76,7 @@ impl Context {
         let cell = &submission.cell;
         let (notebook_folder, mirror) = match files {
             Some(Files::Own(folder)) => (Some(folder), None),
-            Some(Files::Mirrored(mirror)) => (None, Some(mirror)),
+            Some(Files::Mirrored(mirror)) => (None, Some(*mirror)),
             None => (None, None),
         };
         start(StartRequest {

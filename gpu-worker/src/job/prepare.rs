@@ -257,7 +257,10 @@ async fn files_for(context: &Arc<Context>, job: &mut Job) -> Result<Option<Files
     let own = mirror::own_folder(choice, folder, &job.questions, &access.chunk_client).await;
     let files = match own {
         Some(folder) => Files::Own(folder),
-        None => Files::Mirrored(SessionMirror::create(&context.config, access, folder)?),
+        None => {
+            let mirror = SessionMirror::create(&context.config, access, folder)?;
+            Files::Mirrored(Box::new(mirror))
+        }
     };
     Ok(Some(files))
 }
