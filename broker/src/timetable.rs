@@ -206,6 +206,7 @@ mod tests {
         let pools = [pool(1, false), pool(2, true), pool(3, false)];
         let lesson = |pools| ComingLesson {
             course: "ml".to_owned(),
+            number: 0,
             people: 9,
             span: Span {
                 start_ms: 0,
@@ -222,8 +223,9 @@ mod tests {
 
     #[test]
     fn lessons_at_the_same_time_share_workers() {
-        let lesson = |course: &str, start_ms, other_slots, pools| ComingLesson {
+        let lesson = |course: &str, number, start_ms, other_slots, pools| ComingLesson {
             course: course.to_owned(),
+            number,
             people: 9,
             span: Span {
                 start_ms,
@@ -233,13 +235,16 @@ mod tests {
             pools,
         };
         let all = [
-            lesson("a", 0, 0, vec![0, 1]),
-            lesson("b", 9, 0, vec![1]),
-            lesson("c", 10, 0, vec![1]),
-            lesson("d", 5, 2, vec![2]),
+            lesson("a", 0, 0, 0, vec![0, 1]),
+            lesson("b", 0, 9, 0, vec![1]),
+            lesson("c", 0, 10, 0, vec![1]),
+            lesson("d", 0, 5, 2, vec![2]),
+            // Two rooms.
+            lesson("e", 0, 50, 0, vec![2]),
+            lesson("e", 1, 50, 0, vec![2]),
         ];
         let others = all.each_ref().map(|lesson| other_people(lesson, &all));
-        assert_eq!(others, [9, 18, 9, 0]);
+        assert_eq!(others, [9, 18, 9, 0, 9, 9]);
     }
 
     #[test]

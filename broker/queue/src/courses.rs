@@ -223,11 +223,11 @@ impl Courses {
         time.strftime("%A %Y-%m-%d %H:%M").to_string()
     }
 
-    /// All lessons, each with the name of its course.
-    pub fn lessons(&self) -> impl Iterator<Item = (&str, &Lesson)> {
+    /// All lessons, each with the name of its course and its index in the timetable of the course.
+    pub fn lessons(&self) -> impl Iterator<Item = (&str, usize, &Lesson)> {
         self.named.iter().flat_map(|(name, course)| {
-            let lessons = course.timetable.iter();
-            lessons.map(move |lesson| (name.as_str(), lesson))
+            let lessons = course.timetable.iter().enumerate();
+            lessons.map(move |(number, lesson)| (name.as_str(), number, lesson))
         })
     }
 

@@ -103,6 +103,8 @@ pub struct ComingLessons {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ComingLesson {
     pub course: String,
+    /// Its index in the timetable of the course, which may have equal lessons in several rooms.
+    pub number: usize,
     pub people: u32,
     pub span: Span,
     /// The slots of workers outside all pools that can run its cells.

@@ -253,6 +253,35 @@ async fn the_outlook_of_a_lesson_counts_the_workers_that_can_run_its_cells() {
     assert_eq!(slots().await, (1, 1));
 }
 
+#[tokio::test]
+async fn lessons_of_a_course_at_the_same_time_share_its_workers() {
+    let lessons = |people: [u32; 2]| {
+        let lesson = |people| {
+            format!("[[course.ml.lesson]]\nwhen = \"Mon 17:00-18:30\"\npeople = {people}\n")
+        };
+        "time_zone = \"UTC\"\n".to_owned() + &people.map(lesson).concat()
+    };
+    for people in [[3, 3], [4, 2]] {
+        let broker = Broker::start_with(Rules {
+            courses: Some(lessons(people)),
+            ..Rules::default()
+        })
+        .await;
+        let _worker = worker(&broker, "gpu", gpu("NVIDIA T4", 16)).await;
+        let page = broker.get("/v1/timetable").await;
+        let page: Page<LessonOutlook> = serde_json::from_str(&page).unwrap();
+        let [one, other] = &page.items[..] else {
+            panic!("expected two lessons: {page:?}");
+        };
+        assert_eq!([one.people, other.people], people);
+        assert_eq!(
+            [one.other_people, other.other_people],
+            [people[1], people[0]]
+        );
+        assert_eq!(one.enough_slots, other.enough_slots);
+    }
+}
+
 /// The prediction of a lesson is for the workers that its pool will have started.
 #[tokio::test]
 async fn the_outlook_of_a_lesson_counts_what_its_pool_starts_for_it() {

@@ -210,7 +210,7 @@ fn a_course_has_the_lessons_of_the_file_or_those_that_staff_entered() {
     let lessons = |courses: &Courses| -> Vec<(String, api::Lesson)> {
         let lessons = courses.lessons();
         lessons
-            .map(|(course, lesson)| (course.to_owned(), lesson.shown()))
+            .map(|(course, _, lesson)| (course.to_owned(), lesson.shown()))
             .collect()
     };
     let entered = |when: &str, people| api::Lesson {

@@ -63,7 +63,7 @@ pub(super) fn send_stay(dispatch: &mut Dispatch, id: WorkerId, batch: &mut Batch
 
 pub(super) fn coming_lessons(dispatch: &Dispatch, within_ms: i64, now: Now) -> ComingLessons {
     let courses = dispatch.accounts.courses();
-    let coming = courses.lessons().filter_map(|(course, lesson)| {
+    let coming = courses.lessons().filter_map(|(course, number, lesson)| {
         let span = lesson.next(now.unix_ms)?;
         if span.start_ms.saturating_sub(now.unix_ms) > within_ms {
             return None;
@@ -74,6 +74,7 @@ pub(super) fn coming_lessons(dispatch: &Dispatch, within_ms: i64, now: Now) -> C
         let able = able.filter(|(_, pool)| needs.iter().all(|need| pool.will_meet(need)));
         Some(ComingLesson {
             course: course.to_owned(),
+            number,
             people: lesson.people,
             span,
             other_slots: slots_of_no_pool(dispatch, will_run),
@@ -167,7 +168,7 @@ fn lacks_settings(dispatch: &Dispatch, pool: &PoolState, now: Now) -> bool {
             && needs.iter().all(|need| pool.may_meet(need))
     };
     let courses = dispatch.accounts.courses();
-    let mut lessons = courses.lessons().filter(|(_, lesson)| {
+    let mut lessons = courses.lessons().filter(|(_, _, lesson)| {
         let next = lesson.next(now.unix_ms);
         next.is_some_and(|span| span.start_ms - now.unix_ms <= pool.ahead_ms)
     });
@@ -176,7 +177,7 @@ fn lacks_settings(dispatch: &Dispatch, pool: &PoolState, now: Now) -> bool {
         would_run(job) && lacks(&needs)
     };
     dispatch.jobs.iter().any(waits)
-        || lessons.any(|(course, _)| lacks(&courses.of(course).requirements()))
+        || lessons.any(|(course, _, _)| lacks(&courses.of(course).requirements()))
 }
 
 /// The first requirement that no pool meets, if there are pools and none of them fits.

@@ -47,12 +47,15 @@ pub(crate) async fn outlooks(
         let past = past(shared, &caller.identity, name, timetable::DAYS).await?;
         let rates = timetable::pace_of(&past.cells, past.now_ms);
         // They were checked when they were stored.
-        let lessons = course.timetable.iter();
-        for lesson in lessons.filter_map(|lesson| Lesson::parse(lesson, &zone).ok()) {
+        let lessons = course.timetable.iter().enumerate();
+        let read = |(number, lesson)| Some((number, Lesson::parse(lesson, &zone).ok()?));
+        for (number, lesson) in lessons.filter_map(read) {
             if let Some(span) = lesson.next(past.now_ms) {
                 let name = &course.course;
                 let mut all = coming.iter().zip(&needed);
-                let next = all.find(|(next, _)| next.course == *name && next.span == span);
+                let next = all.find(|(next, _)| {
+                    next.course == *name && next.number == number && next.span == span
+                });
                 let Some((next, needs)) = next else {
                     continue;
                 };
