@@ -24,4 +24,5 @@ pub(crate) mod run;
 pub(crate) mod states;
 pub(crate) mod status;
 pub(crate) mod up;
+mod when;
 pub(crate) mod worker;

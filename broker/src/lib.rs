@@ -38,7 +38,10 @@ mod watched;
 mod web;
 mod words;
 
-pub use baton_broker_queue::{Activity, Role, courses::NeedsSection};
+pub use baton_broker_queue::{
+    Activity, Role,
+    courses::{NeedsSection, moment_ms},
+};
 pub use baton_broker_store::{Database, DatabaseError, PostgresUrl};
 pub use config::Config;
 pub use hub::HubConfig;

@@ -9,11 +9,10 @@ use crate::{
     arguments::{JobArgument, read_line},
     settings::Settings,
 };
-use anyhow::Context;
 use baton_protocol::api::{Act, Job, JobState, Why, Worker};
 use baton_transport::Api;
 use clap::{Args, value_parser};
-use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
+use jiff::Timestamp;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use std::{collections::BTreeSet, process::ExitCode};
 
@@ -256,12 +255,4 @@ async fn cancel_one(api: &Api, job: &Job, why: &Why) -> anyhow::Result<Job> {
 
 pub(super) fn segment(name: &str) -> impl std::fmt::Display {
     utf8_percent_encode(name, NON_ALPHANUMERIC)
-}
-
-/// Parses a local time, such as `2026-11-20T23:59`, to milliseconds since 1970.
-pub(super) fn local_ms(when: &str) -> anyhow::Result<i64> {
-    let time: DateTime = when
-        .parse()
-        .with_context(|| format!("{when:?} is not a time such as 2026-11-20T23:59"))?;
-    Ok(TimeZone::system().to_timestamp(time)?.as_millisecond())
 }

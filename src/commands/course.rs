@@ -1,8 +1,9 @@
 //! `baton course`: the settings of a course.
 
 use super::{
-    act::{local_ms, segment},
+    act::segment,
     ask::{client, run, shown, text},
+    when::read_end,
 };
 use crate::{
     arguments::{LessonArgument, Limit, read_line},
@@ -10,6 +11,7 @@ use crate::{
 };
 use anyhow::Context;
 use baton_protocol::api::{Course, CourseChange, Deadline, Lesson, LessonOutlook, Page};
+use baton_transport::Api;
 use clap::Args;
 use std::{process::ExitCode, time::Duration};
 
@@ -69,9 +71,9 @@ pub(crate) struct CourseArguments {
 pub(crate) fn main(settings: &Settings, of: &CourseArguments) -> anyhow::Result<ExitCode> {
     let api = client(settings)?;
     let path = format!("/v1/courses/{}", segment(&of.course));
-    let change = of.change()?;
-    let enters_lessons = change.timetable.as_ref().is_some_and(|new| !new.is_empty());
     run(async {
+        let change = of.change(&api).await?;
+        let enters_lessons = change.timetable.as_ref().is_some_and(|new| !new.is_empty());
         let course: Course = api.act(&path, &change).await?;
         let mut lessons = Vec::new();
         if enters_lessons && !of.json {
@@ -86,7 +88,7 @@ pub(crate) fn main(settings: &Settings, of: &CourseArguments) -> anyhow::Result<
 }
 
 impl CourseArguments {
-    fn change(&self) -> anyhow::Result<CourseChange> {
+    async fn change(&self, api: &Api) -> anyhow::Result<CourseChange> {
         let text_or_none = |text: &Option<String>, none: bool| match text {
             Some(text) => Some(Some(text.clone())),
             None => none.then_some(None),
@@ -97,7 +99,7 @@ impl CourseArguments {
             longest_timeout_ms: self.longest.map(Limit::ms),
             paused: text_or_none(&self.pause, self.unpause),
             message: text_or_none(&self.message, self.no_message),
-            deadlines: self.deadlines()?,
+            deadlines: self.deadlines(api).await?,
             staff_see_outputs: self.staff_see_outputs,
             timetable: self.lessons(),
         };
@@ -116,16 +118,17 @@ impl CourseArguments {
         (self.no_lessons || !self.lesson.is_empty()).then(|| lessons.collect())
     }
 
-    fn deadlines(&self) -> anyhow::Result<Option<Vec<Deadline>>> {
+    async fn deadlines(&self, api: &Api) -> anyhow::Result<Option<Vec<Deadline>>> {
         if self.no_deadline {
             return Ok(Some(Vec::new()));
         }
         let Some(when) = &self.deadline else {
             return Ok(None);
         };
-        let until_ms = local_ms(when)?;
         let before_ms = i64::try_from(self.before.as_millis()).context("--before is too long")?;
         anyhow::ensure!(before_ms > 0, "--before must be above 0");
+        let courses: Page<Course> = api.ask("/v1/courses", &[]).await?;
+        let until_ms = read_end(&courses.items, "--deadline", when)?;
         Ok(Some(vec![Deadline {
             from_ms: until_ms.saturating_sub(before_ms),
             until_ms,

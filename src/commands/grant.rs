@@ -1,14 +1,14 @@
 //! `baton grant`: GPU time beyond the budget of a course, for one person or for everyone.
 
 use super::{
-    act::{local_ms, segment},
+    act::segment,
     ask::{client, run, shown, text},
+    when::read_end,
 };
 use crate::{arguments::Limit, settings::Settings};
 use baton_protocol::api::{Allowance, Course, NewAllowance, Page, Revocation};
 use baton_transport::Api;
 use clap::{ArgGroup, Args};
-use jiff::Timestamp;
 use std::process::ExitCode;
 
 /// Grant GPU time beyond the budget of a course that you are staff of, for a while
@@ -41,11 +41,12 @@ pub(crate) struct Grant {
 pub(crate) fn main(settings: &Settings, of: &Grant) -> anyhow::Result<ExitCode> {
     let api = client(settings)?;
     run(async {
+        let courses: Page<Course> = api.ask("/v1/courses", &[]).await?;
         let course = match of.course.as_ref().or(settings.course.as_ref()) {
-            Some(course) => course.clone(),
-            None => only_course(&api).await?,
+            Some(course) => course,
+            None => only(&courses.items)?,
         };
-        let allowances = of.answer(&api, &course).await?;
+        let allowances = of.answer(&api, course, &courses.items).await?;
         shown(&allowances, of.json, |allowances| {
             text::allowances(allowances)
         })
@@ -53,7 +54,12 @@ pub(crate) fn main(settings: &Settings, of: &Grant) -> anyhow::Result<ExitCode> 
 }
 
 impl Grant {
-    async fn answer(&self, api: &Api, course: &str) -> anyhow::Result<Vec<Allowance>> {
+    async fn answer(
+        &self,
+        api: &Api,
+        course: &str,
+        courses: &[Course],
+    ) -> anyhow::Result<Vec<Allowance>> {
         let path = format!("/v1/courses/{}/allowances", segment(course));
         let person = self.person.clone();
         let answer: Page<Allowance> = match self.time.or(self.everyone).map(Limit::ms) {
@@ -63,10 +69,12 @@ impl Grant {
                 api.act(&format!("{path}/revoke"), &revocation).await?
             }
             Some(Some(gpu_time_ms)) => {
+                let until = self.until.as_deref();
+                let until = until.map(|when| read_end(courses, "--until", when));
                 let new = NewAllowance {
                     person,
                     gpu_time_ms,
-                    until_ms: self.until.as_deref().map(read_end).transpose()?,
+                    until_ms: until.transpose()?,
                 };
                 api.act(&path, &new).await?
             }
@@ -75,25 +83,15 @@ impl Grant {
     }
 }
 
-fn read_end(when: &str) -> anyhow::Result<i64> {
-    let end_ms = local_ms(when)?;
-    let now_ms = Timestamp::now().as_millisecond();
-    anyhow::ensure!(end_ms > now_ms, "--until {when} is in the past");
-    Ok(end_ms)
-}
-
-async fn only_course(api: &Api) -> anyhow::Result<String> {
-    let courses: Page<Course> = api.ask("/v1/courses", &[]).await?;
-    let names: Vec<String> = courses
-        .items
-        .into_iter()
-        .map(|found| found.course)
-        .collect();
-    match <[String; 1]>::try_from(names) {
-        Ok([course]) => Ok(course),
-        Err(names) => Err(anyhow::anyhow!(
-            "Which course?\nhint: name it with --course; yours: {}",
-            names.join(", ")
-        )),
+fn only(courses: &[Course]) -> anyhow::Result<&String> {
+    match courses {
+        [only] => Ok(&only.course),
+        courses => {
+            let names: Vec<&str> = courses.iter().map(|known| known.course.as_str()).collect();
+            anyhow::bail!(
+                "Which course?\nhint: name it with --course; yours: {}",
+                names.join(", ")
+            )
+        }
     }
 }

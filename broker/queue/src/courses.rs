@@ -16,7 +16,7 @@ mod needs;
 mod timetable;
 mod wrong;
 pub use allowances::{Allowance, Allowances, Extra, everyone};
-pub use calendar::{Deadline, Reset};
+pub use calendar::{Deadline, Reset, moment_ms};
 pub use changes::{Changes, check, check_text, over, summary};
 pub use needs::{NeedsSection, bytes};
 pub use timetable::{Lesson, Span};
@@ -411,8 +411,7 @@ impl DeadlineSection {
                 .cast_signed(),
             None => i64::try_from(BOOST.as_millis()).unwrap_or(i64::MAX),
         };
-        let until: civil::DateTime = self.until.parse().context("deadline.until")?;
-        let until_ms = zone.to_timestamp(until)?.as_millisecond();
+        let until_ms = moment_ms(&self.until, zone).context("deadline.until")?;
         Ok(Deadline {
             from_ms: until_ms.saturating_sub(before),
             until_ms,

@@ -264,6 +264,9 @@ pub struct Course {
     /// Each person's GPU time per period, and what the caller has left of it.
     pub budget: Option<Budget>,
     pub deadlines: Vec<Deadline>,
+    /// The zone of times in the courses file, such as `Europe/Berlin`; null if it has no name.
+    #[serde(default)]
+    pub time_zone: Option<String>,
     /// Whether staff can read the output of students' cells.
     pub staff_see_outputs: bool,
     /// The environment, offered by workers, in which its cells run; null for the workers' own Python.

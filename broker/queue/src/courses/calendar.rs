@@ -3,7 +3,7 @@
 use anyhow::Context;
 use jiff::{
     Timestamp, ToSpan, Zoned,
-    civil::{Time, Weekday},
+    civil::{DateTime, Time, Weekday},
     tz::TimeZone,
 };
 
@@ -99,4 +99,21 @@ impl Reset {
             Ok((before, this))
         }
     }
+}
+
+/// Parses a time such as `2026-11-20T23:59` in this zone to milliseconds since 1970. A time with an
+/// offset or a zone of its own, such as `2026-11-20T23:59+05:00`, is in that one.
+pub fn moment_ms(text: &str, zone: &TimeZone) -> anyhow::Result<i64> {
+    let read = || -> Result<Timestamp, jiff::Error> {
+        if text.contains('[') {
+            return Ok(text.parse::<Zoned>()?.timestamp());
+        }
+        match text.parse() {
+            Ok(timestamp) => Ok(timestamp),
+            // A civil time has no offset; `DateTime` would ignore it.
+            Err(_) => zone.to_timestamp(text.parse::<DateTime>()?),
+        }
+    };
+    let moment = read().with_context(|| format!("{text:?} is not a time such as 2026-11-20T23:59"));
+    Ok(moment?.as_millisecond())
 }

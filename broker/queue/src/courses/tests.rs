@@ -127,6 +127,76 @@ fn a_lesson_has_the_dates_of_this_week() {
     // Also on its first and its last minute, by the clock on the wall.
     for now in [
         "2026-11-22T23:00:00Z",
+#[test]
+fn what_a_change_adds_is_not_over_yet() {
+    let file = "[[course.a.deadline]]\nuntil = \"2020-01-01T00:00\"\nweight = 2\n\
+                [[course.a.lesson]]\nwhen = \"2020-01-01 09:00-11:00\"\npeople = 3\n";
+    let courses = Courses::parse(file).unwrap();
+    let (course, now_ms) = (courses.of("a"), ms("2026-11-20T12:00:00Z"));
+    let field = |deadlines: &[i64], lessons: &[&str]| {
+        let deadlines = deadlines.iter().map(|until_ms| api::Deadline {
+            from_ms: 0,
+            until_ms: *until_ms,
+            weight: 2.0,
+        });
+        let lessons = lessons.iter().map(|when| api::Lesson {
+            when: (*when).to_owned(),
+            people: 4,
+        });
+        let change = api::CourseChange {
+            deadlines: Some(deadlines.collect()),
+            timetable: Some(lessons.collect()),
+            ..api::CourseChange::default()
+        };
+        let checked = check_is_coming(course, &change, &courses.zone(), now_ms);
+        checked.err().map(|wrong| wrong.field)
+    };
+    let known_ms = course.deadlines[0].until_ms;
+    assert_eq!(field(&[now_ms + 1, known_ms], &[]), None);
+    assert_eq!(field(&[now_ms], &[]), Some("deadlines"));
+    let known = "2020-01-01 09:00-11:00";
+    assert_eq!(
+        field(&[], &["Mon 17:00-18:30", known, "2026-12-01 09:00-11:00"]),
+        None
+    );
+    let past = &["2020-12-01 09:00-11:00"];
+    assert_eq!(field(&[], past), Some("timetable"));
+}
+
+#[test]
+fn a_time_may_have_an_offset_or_a_zone_of_its_own() {
+    let berlin = TimeZone::get("Europe/Berlin").unwrap();
+    let read = |text| moment_ms(text, &berlin).ok();
+    for (text, expected) in [
+        ("2026-12-20T23:59", "2026-12-20T22:59:00Z"),
+        ("2026-12-20 23:59:30", "2026-12-20T22:59:30Z"),
+        ("2026-12-20", "2026-12-19T23:00:00Z"),
+        ("2026-12-20T23:59+05:00", "2026-12-20T18:59:00Z"),
+        ("2026-12-20T23:59Z", "2026-12-20T23:59:00Z"),
+        ("2026-12-20T23:59[Asia/Karachi]", "2026-12-20T18:59:00Z"),
+        (
+            "2026-12-20T23:59+05:00[Asia/Karachi]",
+            "2026-12-20T18:59:00Z",
+        ),
+    ] {
+        assert_eq!(read(text), Some(ms(expected)), "{text}");
+    }
+    for wrong in [
+        "tomorrow",
+        "23:59",
+        "2026-12-20T23:59+99:00",
+        "2026-12-20T23:59[Mars/Olympus]",
+        "2026-12-20T23:59+05:00[Europe/Berlin]",
+    ] {
+        assert_eq!(read(wrong), None, "{wrong}");
+    }
+    let file = |until: &str| {
+        let text = format!("[[course.a.deadline]]\nuntil = \"{until}\"\nweight = 2\n");
+        Courses::parse(&text).unwrap().of("a").deadlines[0].until_ms
+    };
+    assert_eq!(file("2026-12-20T23:59+05:00"), ms("2026-12-20T18:59:00Z"));
+}
+
         "2026-11-26T12:00:00Z",
         "2026-11-29T22:59:00Z",
     ] {

@@ -89,7 +89,8 @@ pub(super) fn sees_course(
 }
 
 fn course(dispatch: &Dispatch, name: &str, seen_by: &Identity, now: Now) -> api::Course {
-    let course = dispatch.accounts.courses().of(name);
+    let courses = dispatch.accounts.courses();
+    let (course, zone) = (courses.of(name), courses.zone());
     let jobs = || {
         let jobs = dispatch.jobs.iter();
         jobs.filter(|job| job.account.course == name)
@@ -113,6 +114,7 @@ fn course(dispatch: &Dispatch, name: &str, seen_by: &Identity, now: Now) -> api:
         message: course.message.clone(),
         budget: budget_left(dispatch, &account, now),
         deadlines: deadlines.collect(),
+        time_zone: zone.iana_name().map(str::to_owned),
         staff_see_outputs: course.staff_see_outputs,
         environment: course.environment.clone(),
         environments: course.environments.clone(),

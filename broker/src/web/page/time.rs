@@ -2,7 +2,8 @@
 //! browser's zone; without a script they are in UTC.
 
 use crate::web::Shared;
-use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
+use baton_broker_queue::courses::moment_ms;
+use jiff::{Timestamp, tz::TimeZone};
 use maud::{Markup, html};
 
 #[derive(Clone)]
@@ -50,9 +51,8 @@ impl Zone {
     }
 
     /// Parses a form's field to milliseconds since 1970.
-    pub(super) fn of_field(&self, text: &str) -> Result<i64, jiff::Error> {
-        let time: DateTime = text.parse()?;
-        Ok(self.of_forms().to_timestamp(time)?.as_millisecond())
+    pub(super) fn of_field(&self, text: &str) -> anyhow::Result<i64> {
+        moment_ms(text, &self.of_forms())
     }
 
     pub(super) fn name_in_forms(&self) -> String {
