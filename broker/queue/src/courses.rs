@@ -7,11 +7,13 @@ use crate::Account;
 use anyhow::Context;
 use baton_protocol::{Requirement, api, is_environment_name};
 use jiff::{SignedDuration, Timestamp, civil, tz::TimeZone};
+use limits::Limits;
 use std::collections::BTreeMap;
 
 mod allowances;
 mod calendar;
 mod changes;
+mod limits;
 mod needs;
 mod timetable;
 mod wrong;
@@ -336,16 +338,21 @@ impl Section {
     fn over(self, default: &Course, zone: &TimeZone) -> anyhow::Result<Course> {
         let weight = self.weight.unwrap_or(default.weight);
         anyhow::ensure!(weight.is_finite() && weight > 0.0, "weight must be above 0");
-        let limit = |text: Option<String>, key, default: Option<u64>| match text {
-            Some(text) => milliseconds(&text).context(key).map(Some),
-            None => Ok(default),
+        let limit = |text: Option<String>, key| {
+            let limit = text.map(|text| milliseconds(&text).context(key));
+            limit.transpose()
         };
-        let time_limit_ms = limit(self.time_limit, "time_limit", default.time_limit_ms)?;
-        let longest_ms = limit(
-            self.longest_time_limit,
-            "longest_time_limit",
-            default.longest_ms,
-        )?;
+        let time_limit = limit(self.time_limit, "time_limit")?;
+        let longest = limit(self.longest_time_limit, "longest_time_limit")?;
+        anyhow::ensure!(
+            longest.is_none_or(|longest| time_limit.is_none_or(|limit| limit <= longest)),
+            "time_limit is above longest_time_limit"
+        );
+        let limits = Limits {
+            usual_ms: default.time_limit_ms,
+            longest_ms: default.longest_ms,
+        };
+        let limits = limits.with(time_limit.map(Some), longest.map(Some));
         let budget = match self.budget {
             Some(section) => Some(Budget {
                 of_ms: milliseconds(&section.gpu_time).context("budget.gpu_time")?,
@@ -379,9 +386,9 @@ impl Section {
         let deadlines = self.deadline.into_iter().map(|section| section.read(zone));
         Ok(Course {
             weight,
-            time_limit_ms,
-            // The usual limit is always allowed, and is the longest one if no other is set.
-            longest_ms: longest_ms.max(time_limit_ms),
+            time_limit_ms: limits.usual_ms,
+            // The usual limit is the longest one if no other is set.
+            longest_ms: limits.longest_ms.or(limits.usual_ms),
             paused: self.paused.or_else(|| default.paused.clone()),
             message: self.message.or_else(|| default.message.clone()),
             budget,

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** pure.
 
-use super::{Allowances, Course, Courses, Deadline, Lesson, Wrong};
+use super::{Allowances, Course, Courses, Deadline, Lesson, Limits, Wrong};
 use baton_humanize::duration;
 use baton_protocol::api::{self, CourseChange};
 use jiff::tz::TimeZone;
@@ -29,13 +29,15 @@ pub(super) fn changed(course: &Course, change: &CourseChange, zone: &TimeZone) -
         });
         deadlines.collect()
     });
-    let time_limit_ms = change.timeout_ms.unwrap_or(course.time_limit_ms);
-    let longest_ms = change.longest_timeout_ms.unwrap_or(course.longest_ms);
+    let limits = Limits {
+        usual_ms: course.time_limit_ms,
+        longest_ms: course.longest_ms,
+    };
+    let limits = limits.with(change.timeout_ms, change.longest_timeout_ms);
     Course {
         weight: change.weight.unwrap_or(course.weight),
-        time_limit_ms,
-        // `None` means no limit. A longest limit below the usual one cannot be meant, so it is raised.
-        longest_ms: longest_ms.map(|longest| longest.max(time_limit_ms.unwrap_or(0))),
+        time_limit_ms: limits.usual_ms,
+        longest_ms: limits.longest_ms,
         paused: change.paused.unwrap_or_else(|| course.paused.clone()),
         message: change.message.unwrap_or_else(|| course.message.clone()),
         budget: course.budget.clone(),
@@ -61,10 +63,17 @@ pub(super) fn changed(course: &Course, change: &CourseChange, zone: &TimeZone) -
 
 /// Combines two changes: fields of `later` override those of `earlier`.
 pub fn over(earlier: CourseChange, later: CourseChange) -> CourseChange {
+    let limits = Limits {
+        usual_ms: earlier.timeout_ms.flatten(),
+        longest_ms: earlier.longest_timeout_ms.flatten(),
+    };
+    let limits = limits.with(later.timeout_ms, later.longest_timeout_ms);
+    let is_set = |earlier: Option<_>, later: Option<_>| earlier.or(later).is_some();
     CourseChange {
         weight: later.weight.or(earlier.weight),
-        timeout_ms: later.timeout_ms.or(earlier.timeout_ms),
-        longest_timeout_ms: later.longest_timeout_ms.or(earlier.longest_timeout_ms),
+        timeout_ms: is_set(earlier.timeout_ms, later.timeout_ms).then_some(limits.usual_ms),
+        longest_timeout_ms: is_set(earlier.longest_timeout_ms, later.longest_timeout_ms)
+            .then_some(limits.longest_ms),
         paused: later.paused.or(earlier.paused),
         message: later.message.or(earlier.message),
         deadlines: later.deadlines.or(earlier.deadlines),
@@ -137,6 +146,12 @@ pub fn check(change: &CourseChange) -> Result<(), Wrong> {
     ] {
         if limit.flatten() == Some(0) {
             return Err(Wrong::new(name, "must be above 0, or null for no limit"));
+    if let (Some(Some(usual)), Some(Some(longest))) = (change.timeout_ms, change.longest_timeout_ms)
+        && usual > longest
+    {
+        let says = "must be at most the longest time limit";
+        return Err(Wrong::new("timeout_ms", says));
+    }
         }
     }
     for (name, text) in [("paused", &change.paused), ("message", &change.message)] {

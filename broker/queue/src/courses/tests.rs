@@ -71,6 +71,52 @@ fn a_course_has_what_the_file_says_and_the_rest_from_the_default() {
 }
 
 #[test]
+fn the_longest_limit_holds_for_cells_that_ask_for_none() {
+    let file = "[default]\ntime_limit = \"10m\"\n[course.short]\nlongest_time_limit = \"2m\"\n\
+                [course.long]\ntime_limit = \"1h\"\n";
+    let courses = Courses::parse(file).unwrap();
+    let limits = |courses: &Courses, course| {
+        let course = courses.of(course);
+        let minutes = |ms: Option<u64>| ms.map(|ms| ms / 60_000);
+        (minutes(course.time_limit_ms), minutes(course.longest_ms))
+    };
+    assert_eq!(limits(&courses, "other"), (Some(10), Some(10)));
+    assert_eq!(limits(&courses, "short"), (Some(2), Some(2)));
+    assert_eq!(limits(&courses, "long"), (Some(60), Some(60)));
+
+    let minutes = |minutes: Option<u64>| Some(minutes.map(|minutes| minutes * 60_000));
+    let change = |timeout_ms, longest_timeout_ms| api::CourseChange {
+        timeout_ms,
+        longest_timeout_ms,
+        ..api::CourseChange::default()
+    };
+    let mut stored = api::CourseChange::default();
+    for (next, expected) in [
+        (change(minutes(Some(2)), None), (Some(2), Some(10))),
+        (change(None, minutes(Some(1))), (Some(1), Some(1))),
+        (change(minutes(Some(3)), None), (Some(3), Some(3))),
+        (change(None, minutes(None)), (Some(3), None)),
+        (change(minutes(Some(90)), None), (Some(90), None)),
+        (change(None, minutes(Some(60))), (Some(60), Some(60))),
+        (change(minutes(None), None), (None, Some(60))),
+        (
+            change(minutes(Some(1)), minutes(Some(5))),
+            (Some(1), Some(5)),
+        ),
+    ] {
+        assert_eq!(check(&next), Ok(()));
+        stored = over(stored, next);
+        let changes = Changes {
+            courses: [("other".to_owned(), stored.clone())].into(),
+            ..Changes::default()
+        };
+        assert_eq!(limits(&courses.with(&changes), "other"), expected);
+    }
+    let wrong = check(&change(minutes(Some(2)), minutes(Some(1)))).unwrap_err();
+    assert_eq!(wrong.field, "timeout_ms");
+}
+
+#[test]
 fn a_deadline_counts_in_its_last_hours_only() {
     let courses = Courses::parse(FILE).unwrap();
     let boost = |time| courses.of("ml101").boost(ms(time));
@@ -340,6 +386,10 @@ fn nonsense_is_refused_with_its_place() {
         (
             "[[course.a.deadline]]\nuntil = \"tomorrow\"\nweight = 2",
             "deadline.until",
+        ),
+        (
+            "[default]\ntime_limit = \"2m\"\nlongest_time_limit = \"1m\"",
+            "[default]: time_limit is above longest_time_limit",
         ),
         ("time_zone = \"Mars/Olympus\"", "Mars/Olympus"),
         ("half_life = \"0s\"", "half_life"),
