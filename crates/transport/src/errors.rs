@@ -120,7 +120,7 @@ impl TokenProblem {
                 "store your token with `baton login`, or name its file with BATON_TOKEN_FILE"
             }
             Self::NotAccepted => {
-                "`baton config show` says where it is from. Get a new one from your course staff, and store it with `baton login`"
+                "`baton config show` says where it is from. Get a new one from your course staff, and store it with `baton login`, or for a worker in the file that token_file names"
             }
             Self::NotForWorkers => {
                 "`baton people add NAME --worker` makes a token for a worker; `baton config show` says where this one is from"

@@ -1,7 +1,7 @@
 //! Forms, and forms that are shown again because a field is missing or wrong.
 
 use crate::{web::api::ApiError, words};
-use baton_broker_queue::{NotDone, courses::Wrong};
+use baton_broker_queue::NotDone;
 use maud::{Markup, html};
 use std::collections::HashMap;
 
@@ -19,10 +19,7 @@ impl Refused {
     /// Returns `None` if the person cannot correct the error on the same page.
     pub(super) fn of(error: &ApiError, fields: Fields) -> Option<Self> {
         let (field, says) = match error {
-            ApiError::NotDone(NotDone::Wrong(Wrong { field, says })) => {
-                let (field, label) = in_form(field)?;
-                (field, format!("{label} {says}"))
-            }
+            ApiError::NotDone(NotDone::Wrong(wrong)) => (in_form(wrong.field)?, wrong.to_string()),
             ApiError::NotDone(
                 NotDone::Over | NotDone::NotWaiting | NotDone::Leaving(_) | NotDone::NoAllowance(_),
             ) => ("action", error.to_string()),
@@ -57,23 +54,16 @@ pub(super) fn complaint(refused: Option<&Refused>, name: &str) -> Markup {
     }
 }
 
-/// The name of a field in the form, and what pages call it.
-fn in_form(field: &str) -> Option<(&'static str, &'static str)> {
+/// The name of a field in the form.
+fn in_form(field: &'static str) -> Option<&'static str> {
     Some(match field {
-        "reason" => ("reason", "the reason"),
-        "message" => ("message", "the message"),
-        "paused" => ("paused", "the reason of the pause"),
-        "weight" => ("weight", "the weight"),
-        "timeout" | "timeout_ms" => ("timeout", "the time limit"),
-        "longest" | "longest_timeout_ms" => ("longest", "the longest time limit"),
-        "until" => ("until", "the deadline"),
-        "deadlines" => ("until", "deadlines"),
-        "hours" => ("hours", "the number of hours"),
-        "boost" => ("boost", "the weight of the deadline"),
-        "timetable" => ("timetable", "the timetable"),
-        "person" => ("person", "the person"),
-        "gpu_time" | "gpu_time_ms" => ("gpu_time", "the GPU time"),
-        "granted_until" | "until_ms" => ("granted_until", "the end"),
+        "timeout_ms" => "timeout",
+        "longest_timeout_ms" => "longest",
+        "deadlines" => "until",
+        "gpu_time_ms" => "gpu_time",
+        "until_ms" => "granted_until",
+        "reason" | "message" | "paused" | "weight" | "timeout" | "longest" | "until" | "before"
+        | "boost" | "timetable" | "person" | "gpu_time" | "granted_until" => field,
         _ => return None,
     })
 }
