@@ -6,6 +6,7 @@
 use crate::Account;
 use anyhow::Context;
 use baton_protocol::{Requirement, api, is_environment_name};
+use changes::{check_boost, check_weight};
 use jiff::{SignedDuration, Timestamp, civil, tz::TimeZone};
 use limits::Limits;
 use std::collections::BTreeMap;
@@ -245,7 +246,12 @@ impl Courses {
             None => None,
         };
         let zone = time_zone.clone().unwrap_or_else(TimeZone::system);
-        let unlimited = Self::unlimited(file.jobs_per_person.unwrap_or(1));
+        let jobs_per_person = file.jobs_per_person.unwrap_or(1);
+        anyhow::ensure!(jobs_per_person > 0, "jobs_per_person must be above 0");
+        for (name, section) in &file.worker {
+            check_text("paused", &section.paused).with_context(|| format!("[worker.{name}]"))?;
+        }
+        let unlimited = Self::unlimited(jobs_per_person);
         let default = file
             .default
             .over(&unlimited.default, &zone)
@@ -337,7 +343,14 @@ struct WorkerSection {
 impl Section {
     fn over(self, default: &Course, zone: &TimeZone) -> anyhow::Result<Course> {
         let weight = self.weight.unwrap_or(default.weight);
-        anyhow::ensure!(weight.is_finite() && weight > 0.0, "weight must be above 0");
+        check_weight("weight", weight)?;
+        let most_weight = self.most_weight.unwrap_or(default.most_weight);
+        check_weight("most_weight", most_weight)?;
+        for (name, text) in [("paused", &self.paused), ("message", &self.message)] {
+            if let Some(text) = text {
+                check_text(name, text)?;
+            }
+        }
         let limit = |text: Option<String>, key| {
             let limit = text.map(|text| milliseconds(&text).context(key));
             limit.transpose()
@@ -399,7 +412,7 @@ impl Section {
             environment,
             environments,
             timetable,
-            most_weight: self.most_weight.unwrap_or(default.most_weight),
+            most_weight,
             most_people: self.most_people.unwrap_or(default.most_people),
             most_allowance_ms,
         })
@@ -408,10 +421,7 @@ impl Section {
 
 impl DeadlineSection {
     fn read(self, zone: &TimeZone) -> anyhow::Result<Deadline> {
-        anyhow::ensure!(
-            self.weight.is_finite() && self.weight >= 1.0,
-            "The weight of a deadline must be at least 1"
-        );
+        check_boost(self.weight)?;
         let before = match self.before {
             Some(text) => milliseconds(&text)
                 .context("deadline.before")?

@@ -135,10 +135,8 @@ pub fn summary(change: &CourseChange, courses: &Courses) -> String {
 
 /// Checks a change.
 pub fn check(change: &CourseChange) -> Result<(), Wrong> {
-    let positive = |weight: f64| weight > 0.0 && weight <= LARGEST_WEIGHT;
-    if change.weight.is_some_and(|weight| !positive(weight)) {
-        let says = format!("must be above 0 and at most {LARGEST_WEIGHT}");
-        return Err(Wrong::new("weight", says));
+    if let Some(weight) = change.weight {
+        check_weight("weight", weight)?;
     }
     for (name, limit) in [
         ("timeout_ms", change.timeout_ms),
@@ -146,13 +144,13 @@ pub fn check(change: &CourseChange) -> Result<(), Wrong> {
     ] {
         if limit.flatten() == Some(0) {
             return Err(Wrong::new(name, "must be above 0, or null for no limit"));
+        }
+    }
     if let (Some(Some(usual)), Some(Some(longest))) = (change.timeout_ms, change.longest_timeout_ms)
         && usual > longest
     {
         let says = "must be at most the longest time limit";
         return Err(Wrong::new("timeout_ms", says));
-    }
-        }
     }
     for (name, text) in [("paused", &change.paused), ("message", &change.message)] {
         if let Some(Some(text)) = text {
@@ -164,16 +162,35 @@ pub fn check(change: &CourseChange) -> Result<(), Wrong> {
             let says = "must each begin to count before they end";
             return Err(Wrong::new("deadlines", says));
         }
-        if !(1.0..=LARGEST_WEIGHT).contains(&deadline.weight) {
-            let says = format!("must each have a weight from 1 to {LARGEST_WEIGHT}");
-            return Err(Wrong::new("deadlines", says));
-        }
+        check_boost(deadline.weight)?;
     }
     for lesson in change.timetable.iter().flatten() {
         Lesson::parse(lesson, &TimeZone::UTC)
             .map_err(|error| Wrong::new("timetable", format!("is wrong: {error}")))?;
     }
     Ok(())
+}
+
+/// Checks a weight of a course, with or without a deadline.
+pub(super) fn check_weight(name: &'static str, weight: f64) -> Result<(), Wrong> {
+    match weight > 0.0 && weight <= LARGEST_WEIGHT {
+        true => Ok(()),
+        false => {
+            let says = format!("must be above 0 and at most {LARGEST_WEIGHT}");
+            Err(Wrong::new(name, says))
+        }
+    }
+}
+
+/// Checks the factor by which a deadline multiplies the weight.
+pub(super) fn check_boost(weight: f64) -> Result<(), Wrong> {
+    match (1.0..=LARGEST_WEIGHT).contains(&weight) {
+        true => Ok(()),
+        false => {
+            let says = format!("must each have a weight from 1 to {LARGEST_WEIGHT}");
+            Err(Wrong::new("deadlines", says))
+        }
+    }
 }
 
 /// Checks a text that students read on one line in their notebook.

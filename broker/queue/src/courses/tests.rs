@@ -393,6 +393,23 @@ fn nonsense_is_refused_with_its_place() {
         ),
         ("time_zone = \"Mars/Olympus\"", "Mars/Olympus"),
         ("half_life = \"0s\"", "half_life"),
+        ("jobs_per_person = 0", "jobs_per_person must be above 0"),
+        ("[course.a]\nweight = nan", "The weight must be above 0"),
+        ("[course.a]\nweight = inf", "The weight must be above 0"),
+        ("[course.a]\nmost_weight = -1", "most_weight"),
+        (
+            "[course.a]\npaused = \"\"",
+            "[course.a]: The reason of the pause is missing",
+        ),
+        (
+            "[default]\nmessage = \"one\\ntwo\"",
+            "[default]: The message must be one line of text",
+        ),
+        ("[worker.gpu-2]\npaused = \" \"", "[worker.gpu-2]"),
+        (
+            "[[course.a.deadline]]\nuntil = \"2030-01-01T00:00\"\nweight = nan",
+            "Deadlines must each have a weight from 1 to 1000",
+        ),
         ("[course.a]\nenvironment = \"../b\"", "environment"),
         ("[course.a]\nenvironments = [\"\"]", "environments"),
     ] {
