@@ -20,7 +20,7 @@ mod timetable;
 mod wrong;
 pub use allowances::{Allowance, Allowances, Extra, everyone};
 pub use calendar::{Deadline, Reset, moment_ms};
-pub use changes::{Changes, check, check_text, over, summary};
+pub use changes::{Changes, check, check_is_coming, check_text, over, summary};
 pub use needs::{NeedsSection, bytes};
 pub use timetable::{Lesson, Span};
 pub use wrong::Wrong;

@@ -171,6 +171,32 @@ pub fn check(change: &CourseChange) -> Result<(), Wrong> {
     Ok(())
 }
 
+/// Checks that what a change adds to the course is not over yet.
+pub fn check_is_coming(
+    course: &Course,
+    change: &CourseChange,
+    zone: &TimeZone,
+    now_ms: i64,
+) -> Result<(), Wrong> {
+    for deadline in change.deadlines.iter().flatten() {
+        let mut known = course.deadlines.iter();
+        let is_known = known.any(|known| known.until_ms == deadline.until_ms);
+        if deadline.until_ms <= now_ms && !is_known {
+            return Err(Wrong::new("deadlines", "must end in the future"));
+        }
+    }
+    for lesson in change.timetable.iter().flatten() {
+        let mut known = course.timetable.iter();
+        let is_known = known.any(|known| known.shown().when == lesson.when.trim());
+        let read = Lesson::parse(lesson, zone).ok();
+        if !is_known && read.is_none_or(|lesson| lesson.next(now_ms).is_none()) {
+            let says = format!("has a lesson in the past: {}", lesson.when);
+            return Err(Wrong::new("timetable", says));
+        }
+    }
+    Ok(())
+}
+
 /// Checks a weight of a course, with or without a deadline.
 pub(super) fn check_weight(name: &'static str, weight: f64) -> Result<(), Wrong> {
     match weight > 0.0 && weight <= LARGEST_WEIGHT {

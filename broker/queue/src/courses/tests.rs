@@ -128,52 +128,6 @@ fn a_deadline_counts_in_its_last_hours_only() {
 }
 
 #[test]
-fn a_week_begins_on_its_day_by_the_clock_on_the_wall() {
-    let courses = Courses::parse(FILE).unwrap();
-    let reset = courses.of("ml101").budget.clone().unwrap().reset;
-    let check = |now, start| {
-        let period = reset.period(ms(now));
-        assert_eq!(period.start_ms, ms(start), "{now}");
-        assert_eq!(period.end, "Monday 04:00");
-        assert!(period.is_week);
-    };
-    check("2026-11-21T12:00:00Z", "2026-11-16T03:00:00Z");
-    check("2026-11-16T03:00:00Z", "2026-11-16T03:00:00Z");
-    check("2026-11-16T02:59:59Z", "2026-11-09T03:00:00Z");
-    // The week in which the clock is set back is an hour longer.
-    check("2026-10-26T02:30:00Z", "2026-10-19T02:00:00Z");
-    check("2026-10-26T03:00:00Z", "2026-10-26T03:00:00Z");
-}
-
-#[test]
-fn a_day_begins_at_its_time() {
-    let reset = Reset::parse("04:00", &TimeZone::UTC).unwrap();
-    let period = reset.period(ms("2026-11-21T03:00:00Z"));
-    assert_eq!(period.start_ms, ms("2026-11-20T04:00:00Z"));
-    assert_eq!(period.end, "Saturday 04:00");
-    assert!(!period.is_week);
-}
-
-#[test]
-fn a_lesson_has_the_dates_of_this_week() {
-    let zone = TimeZone::get("Europe/Berlin").unwrap();
-    let dates = |when: &str, now| {
-        let lesson = api::Lesson {
-            when: when.to_owned(),
-            people: 9,
-        };
-        let lesson = Lesson::parse(&lesson, &zone).unwrap();
-        let spans = lesson.in_week(ms(now));
-        spans
-            .into_iter()
-            .map(|span| span.start_ms)
-            .collect::<Vec<_>>()
-    };
-    let (monday, friday) = (ms("2026-11-23T16:00:00Z"), ms("2026-11-27T16:00:00Z"));
-    // Also on its first and its last minute, by the clock on the wall.
-    for now in [
-        "2026-11-22T23:00:00Z",
-#[test]
 fn what_a_change_adds_is_not_over_yet() {
     let file = "[[course.a.deadline]]\nuntil = \"2020-01-01T00:00\"\nweight = 2\n\
                 [[course.a.lesson]]\nwhen = \"2020-01-01 09:00-11:00\"\npeople = 3\n";
@@ -243,6 +197,52 @@ fn a_time_may_have_an_offset_or_a_zone_of_its_own() {
     assert_eq!(file("2026-12-20T23:59+05:00"), ms("2026-12-20T18:59:00Z"));
 }
 
+#[test]
+fn a_week_begins_on_its_day_by_the_clock_on_the_wall() {
+    let courses = Courses::parse(FILE).unwrap();
+    let reset = courses.of("ml101").budget.clone().unwrap().reset;
+    let check = |now, start| {
+        let period = reset.period(ms(now));
+        assert_eq!(period.start_ms, ms(start), "{now}");
+        assert_eq!(period.end, "Monday 04:00");
+        assert!(period.is_week);
+    };
+    check("2026-11-21T12:00:00Z", "2026-11-16T03:00:00Z");
+    check("2026-11-16T03:00:00Z", "2026-11-16T03:00:00Z");
+    check("2026-11-16T02:59:59Z", "2026-11-09T03:00:00Z");
+    // The week in which the clock is set back is an hour longer.
+    check("2026-10-26T02:30:00Z", "2026-10-19T02:00:00Z");
+    check("2026-10-26T03:00:00Z", "2026-10-26T03:00:00Z");
+}
+
+#[test]
+fn a_day_begins_at_its_time() {
+    let reset = Reset::parse("04:00", &TimeZone::UTC).unwrap();
+    let period = reset.period(ms("2026-11-21T03:00:00Z"));
+    assert_eq!(period.start_ms, ms("2026-11-20T04:00:00Z"));
+    assert_eq!(period.end, "Saturday 04:00");
+    assert!(!period.is_week);
+}
+
+#[test]
+fn a_lesson_has_the_dates_of_this_week() {
+    let zone = TimeZone::get("Europe/Berlin").unwrap();
+    let dates = |when: &str, now| {
+        let lesson = api::Lesson {
+            when: when.to_owned(),
+            people: 9,
+        };
+        let lesson = Lesson::parse(&lesson, &zone).unwrap();
+        let spans = lesson.in_week(ms(now));
+        spans
+            .into_iter()
+            .map(|span| span.start_ms)
+            .collect::<Vec<_>>()
+    };
+    let (monday, friday) = (ms("2026-11-23T16:00:00Z"), ms("2026-11-27T16:00:00Z"));
+    // Also on its first and its last minute, by the clock on the wall.
+    for now in [
+        "2026-11-22T23:00:00Z",
         "2026-11-26T12:00:00Z",
         "2026-11-29T22:59:00Z",
     ] {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Account, Identity, StopReason,
-    courses::{check, check_text, summary},
+    courses::{check, check_is_coming, check_text, summary},
     record::{AuditEntry, Write},
 };
 use baton_humanize::duration;
@@ -300,10 +300,13 @@ fn change_course(
 ) -> Result<Done, NotDone> {
     check(&change)?;
     may_steer_course(dispatch, who, &course, batch.now)?;
+    let courses = dispatch.accounts.courses();
+    let (present, zone) = (courses.of(&course), courses.zone());
+    check_is_coming(present, &change, &zone, batch.now.unix_ms)?;
     if !who.is_admin() {
-        dispatch.accounts.courses().of(&course).allows(&change)?;
+        present.allows(&change)?;
     }
-    let detail = Some(summary(&change, dispatch.accounts.courses()));
+    let detail = Some(summary(&change, courses));
     dispatch
         .accounts
         .change_course(course.clone(), change, batch);
