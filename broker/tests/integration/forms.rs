@@ -127,7 +127,7 @@ async fn forms_act_for_those_who_may_and_only_from_their_own_pages() {
         ("message", "Ask in room 5"),
         ("paused", ""),
         ("until", "2030-01-02T03:04"),
-        ("hours", "6"),
+        ("before", "6h"),
         ("boost", "4"),
         (
             "timetable",
@@ -141,7 +141,7 @@ async fn forms_act_for_those_who_may_and_only_from_their_own_pages() {
         "value=\"10m\"",
         "Ask in room 5",
         "2030-01-02T03:04",
-        "value=\"6\"",
+        "value=\"6h\"",
         "Mon 17:00-18:30 350\nTue,Thu 09:00-10:00 4</textarea>",
     ] {
         assert!(page.contains(value), "{value} is not in {page}");
@@ -209,7 +209,7 @@ async fn a_form_that_lacks_something_comes_back_and_says_what() {
         ("longest", ""),
         ("message", "Ask in room 5"),
         ("until", "2030-01-02T03:04"),
-        ("hours", "6"),
+        ("before", "6h"),
         ("boost", "4"),
         ("timetable", ""),
     ];
@@ -222,7 +222,11 @@ async fn a_form_that_lacks_something_comes_back_and_says_what() {
             "The time limit must be a time such as 90s, 5m or 2h.",
         ),
         (6, "later", "The deadline must be a date and a time."),
-        (7, "0", "The number of hours must be above 0."),
+        (
+            7,
+            "soon",
+            "The time before the deadline must be a time such as 30m or 6h.",
+        ),
         (8, "0.5", "The weight of the deadline must be at least 1."),
         (
             9,
@@ -272,7 +276,7 @@ async fn an_old_page_undoes_nothing_that_it_does_not_change() {
         paused: Some(Some("A fire alarm".to_owned())),
         message: None,
         deadlines: Some(vec![Deadline {
-            from_ms: 0,
+            from_ms: 4_102_443_000_000,
             until_ms: 4_102_444_800_000,
             weight: 2.0,
         }]),
@@ -304,4 +308,47 @@ async fn an_old_page_undoes_nothing_that_it_does_not_change() {
         ..changed
     };
     assert_eq!(courses.items, [expected]);
+}
+
+/// The time before a deadline is not in whole hours, and the form shows and keeps it.
+#[tokio::test]
+async fn a_form_keeps_a_deadline_that_counts_for_minutes() {
+    let broker = class().await;
+    let tia = Browser::of(&broker, "tia-token").await;
+    let api = Api::new(&broker.dial_as("tia-token")).unwrap();
+    let deadline = Deadline {
+        from_ms: 4_102_443_000_000,
+        until_ms: 4_102_444_800_000,
+        weight: 3.0,
+    };
+    let change = CourseChange {
+        deadlines: Some(vec![deadline]),
+        ..CourseChange::default()
+    };
+    let changed: Result<Course, _> = api.act("/v1/courses/ml", &change).await;
+    changed.unwrap();
+    let (_, page) = tia.get("/course?name=ml").await;
+    let until = page.split("name=\"until\"").nth(1).unwrap();
+    let until = until.split("value=\"").nth(1).unwrap();
+    let until = until.split('"').next().unwrap();
+    assert!(page.contains("name=\"before\" value=\"30m\""), "{page}");
+
+    for (before, minutes) in [("30m", 30), ("90m", 90)] {
+        let fields = [
+            ("course", "ml"),
+            ("action", "change_course"),
+            ("weight", "1"),
+            ("until", until),
+            ("before", before),
+            ("boost", "3"),
+        ];
+        let saved = tia.send("/course?name=ml", &fields).await;
+        assert_eq!(saved.status(), 303, "{}", saved.text().await.unwrap());
+        let courses: Page<Course> = crate::api::get(&broker, "tia-token", "/v1/courses").await;
+        let expected = Deadline {
+            from_ms: deadline.until_ms - minutes * 60_000,
+            ..deadline
+        };
+        assert_eq!(courses.items[0].deadlines, [expected]);
+    }
 }

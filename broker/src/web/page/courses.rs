@@ -7,7 +7,6 @@ use super::{
     time::Zone,
 };
 use crate::{
-    clock::HOUR_MS,
     web::{
         Caller, Shared,
         api::{ApiError, allowances_of, courses_of},
@@ -179,8 +178,8 @@ fn form(course: &Course, zone: &Zone, caller: &Caller, refused: Option<&Refused>
                     input name="longest" value=(shown("longest")) autocomplete="off" autofocus[wrong("longest")]; }
                 label { "Deadline" small { "In " (zone.name_in_forms()) ". Until then, cells of this course have priority." } (complaint("until"))
                     input name="until" type="datetime-local" value=(shown("until")) autofocus[wrong("until")]; }
-                label { "Deadline counts" small { "From this many hours before the deadline." } (complaint("hours"))
-                    input name="hours" type="number" min="1" max="1000" value=(shown("hours")) autofocus[wrong("hours")]; }
+                label { "Deadline counts" small { "From this long before the deadline: 30m, 6h." } (complaint("before"))
+                    input name="before" value=(shown("before")) autocomplete="off" autofocus[wrong("before")]; }
                 label { "Weight of the deadline" small { "The weight is multiplied by this number." } (complaint("boost"))
                     input name="boost" type="number" min="1" max="1000" step="any" value=(shown("boost")) autofocus[wrong("boost")]; }
                 label.wide { "Timetable" small { "When the people of this course work together, one time on each line, with their number: Mon 17:00-18:30 350. The capacity page says whether there are enough GPUs." } (complaint("timetable"))
@@ -194,16 +193,14 @@ fn form(course: &Course, zone: &Zone, caller: &Caller, refused: Option<&Refused>
 
 /// The text of each field in the form, as a browser sends it back.
 fn texts(course: &Course, zone: &Zone) -> BTreeMap<&'static str, String> {
-    let time = |ms: Option<u64>| {
-        ms.map_or_else(String::new, |ms| {
-            baton_humanize::setting(Duration::from_millis(ms))
-        })
-    };
+    let setting = |ms| baton_humanize::setting(Duration::from_millis(ms));
+    let time = |ms: Option<u64>| ms.map_or_else(String::new, setting);
     let deadline = course.deadlines.first();
     let until = deadline.map_or_else(String::new, |deadline| zone.field(deadline.until_ms));
-    let hours = deadline.map_or(24, |deadline| {
-        (deadline.until_ms - deadline.from_ms) / HOUR_MS
-    });
+    let before = deadline.map_or_else(
+        || "24h".to_owned(),
+        |deadline| setting(deadline.until_ms.abs_diff(deadline.from_ms)),
+    );
     let boost = deadline.map_or(3.0, |deadline| deadline.weight);
     let outputs = if course.staff_see_outputs { "yes" } else { "" };
     BTreeMap::from([
@@ -213,7 +210,7 @@ fn texts(course: &Course, zone: &Zone) -> BTreeMap<&'static str, String> {
         ("timeout", time(course.timeout_ms)),
         ("longest", time(course.longest_timeout_ms)),
         ("until", until),
-        ("hours", hours.to_string()),
+        ("before", before),
         ("boost", boost.to_string()),
         ("timetable", lines_of(&course.timetable)),
         ("staff_see_outputs", outputs.to_owned()),
@@ -252,10 +249,10 @@ pub(super) async fn change(
         &course,
         &zone,
         given("until"),
-        given("hours"),
+        given("before"),
         given("boost"),
     )?;
-    let touches_deadline = ["until", "hours", "boost"].into_iter().any(touched);
+    let touches_deadline = ["until", "before", "boost"].into_iter().any(touched);
     let outputs = given("staff_see_outputs") == "yes";
     let timetable = lessons(given("timetable"))?;
     Ok(CourseChange {
@@ -308,7 +305,7 @@ fn deadlines(
     course: &Course,
     zone: &Zone,
     until: &str,
-    hours: &str,
+    before: &str,
     boost: &str,
 ) -> Result<Vec<Deadline>, ApiError> {
     let mut deadlines = course.deadlines.clone();
@@ -321,11 +318,10 @@ fn deadlines(
         }
         return Ok(deadlines);
     }
-    let hours: i64 = number("hours", hours)?;
+    let before_ms = milliseconds(before)
+        .map_err(|_| wrong("before", "must be a time such as 30m or 6h"))?
+        .cast_signed();
     let weight: f64 = number("boost", boost)?;
-    if hours < 1 {
-        return Err(wrong("hours", "must be above 0"));
-    }
     if weight < 1.0 {
         return Err(wrong("boost", "must be at least 1"));
     }
@@ -338,7 +334,7 @@ fn deadlines(
         }
     };
     let deadline = Deadline {
-        from_ms: until_ms.saturating_sub(hours.saturating_mul(HOUR_MS)),
+        from_ms: until_ms.saturating_sub(before_ms),
         until_ms,
         weight,
     };
