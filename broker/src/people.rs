@@ -144,7 +144,17 @@ impl People {
     }
 
     pub(crate) fn has_person(&self, name: &str) -> bool {
-        self.iter().any(|one| !one.worker && one.name == name)
+        self.person(name).is_some()
+    }
+
+    /// Whether this person's cells may be in the course.
+    pub(crate) fn is_in_course(&self, name: &str, course: &str) -> bool {
+        self.person(name)
+            .is_some_and(|one| one.admin || one.courses.contains_key(course))
+    }
+
+    fn person(&self, name: &str) -> Option<&Person> {
+        self.iter().find(|one| !one.worker && one.name == name)
     }
 
     /// Compares hashes, so an almost right token takes as long as any other.

@@ -172,6 +172,14 @@ impl Access {
         }
     }
 
+    /// Whether this person's cells can be in the course. A Hub may know people who have not signed in yet.
+    pub(crate) fn may_be_in_course(&self, person: &str, course: &str) -> bool {
+        match &self.people {
+            Some(people) if self.hub.is_none() => people.newest().is_in_course(person, course),
+            _ => true,
+        }
+    }
+
     fn caller_without_token(&self) -> Caller {
         Caller {
             identity: Identity::operator(),

@@ -76,6 +76,11 @@ async fn staff_grant_and_revoke_within_their_limit() {
             refused.detail.contains("adda is not in the people file"),
             "{refused:?}"
         );
+        let refused = problem(post(&broker, token, PATH, new(Some("cid"), 1)).await).await;
+        assert!(
+            refused.detail.contains("cid is not in the course ml"),
+            "{refused:?}"
+        );
     }
     assert_eq!(answer(&broker, "cid-token", PATH).await.status(), 404);
     assert_eq!(list(&broker, "root-token").await, []);

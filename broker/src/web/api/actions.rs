@@ -36,9 +36,13 @@ fn check_person(shared: &Shared, caller: &Caller, command: &Command) -> Result<(
         ..
     } = command
         && caller.identity.may_steer(course)
-        && !shared.access.may_know(person)
+        && !shared.access.may_be_in_course(person, course)
     {
-        let says = format!("{person} is not in the people file: `baton people list` lists it");
+        let lacks = match shared.access.may_know(person) {
+            true => format!("the course {course}"),
+            false => "the people file".to_owned(),
+        };
+        let says = format!("{person} is not in {lacks}: `baton people list` lists everyone");
         return Err(Wrong::new("person", says).into());
     }
     Ok(())
