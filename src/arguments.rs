@@ -30,14 +30,6 @@ fn last_digits(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// A number of people, in words.
-pub(crate) fn count_people(number: impl Into<usize>) -> String {
-    match number.into() {
-        1 => "1 person".to_owned(),
-        number => format!("{number} people"),
-    }
-}
-
 const LONGEST_NAME: usize = 100;
 
 /// Checks the name of a person, a worker or a course, which tables and logs show on one line.

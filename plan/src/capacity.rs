@@ -5,7 +5,7 @@ use crate::{
     forecast::{Effort, Forecast, PARTS, forecast, simulated},
 };
 use baton_charts::{Axis, Curve, Plot};
-use baton_humanize::approximate;
+use baton_humanize::{approximate, people};
 
 /// A shorter wait, in seconds, goes unnoticed.
 const NOTICED: f64 = 1.0;
@@ -124,12 +124,12 @@ impl Capacity {
 
     /// The people of the course: all of the past, of whom perhaps only a few are present at a time.
     fn people(&self) -> String {
-        let people = self.fit.people;
+        let people = people(self.fit.people);
         let at_once = self.fit.people_at_once();
         match at_once {
-            _ if self.fit.rates.departure == 0.0 => format!("{people} people"),
-            ..1.5 => format!("{people} people, who hardly ever work at the same time,"),
-            _ => format!("{people} people, about {at_once:.0} of whom work at a time,"),
+            _ if self.fit.rates.departure == 0.0 => people,
+            ..1.5 => format!("{people}, who hardly ever work at the same time,"),
+            _ => format!("{people}, about {at_once:.0} of whom work at a time,"),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::{
     rates::Rates,
     simulation::{Course, Fleet, FleetAnswer, Group, Runs, lesson},
 };
-use baton_humanize::approximate;
+use baton_humanize::{approximate, people};
 use baton_protocol::api::{LessonOutlook, LessonWait};
 use std::time::Duration;
 
@@ -50,13 +50,12 @@ pub fn expected_wait(lesson: &LessonOutlook) -> Option<Duration> {
 /// 52 s; with all 24 that the pools may start: 2.0 s.`
 #[must_use]
 pub fn lesson_sentence(lesson: &LessonOutlook) -> String {
-    let people = match lesson.people {
-        1 => "1 person".to_owned(),
-        people => format!("{people} people"),
-    };
     let people = match lesson.other_people {
-        0 => people,
-        others => format!("{people}, beside {others} of other lessons"),
+        0 => people(lesson.people),
+        others => format!(
+            "{}, beside {others} of other lessons",
+            people(lesson.people)
+        ),
     };
     let mut parts = Vec::new();
     for wait in &lesson.waits {

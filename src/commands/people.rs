@@ -9,7 +9,7 @@ mod roster;
 
 use super::ask::text::table;
 use crate::{
-    arguments::{count_people, read_name},
+    arguments::read_name,
     service::new_token,
     settings::{Settings, Value},
 };

@@ -222,7 +222,7 @@ async fn the_page_of_a_course_grants_and_revokes() {
     let ada = Browser::of(&broker, "ada-token").await;
     let (_, seen) = ada.get(page).await;
     assert!(
-        seen.contains("1 h 30 min of 1 h 30 min today left"),
+        seen.contains("1 h 30 min of 1 h 30 min left today"),
         "{seen}"
     );
     assert!(

@@ -3,7 +3,7 @@
 mod causes;
 mod command_log;
 
-use std::time::Duration;
+use std::{fmt::Display, time::Duration};
 
 pub use causes::{root_cause, with_causes};
 pub use command_log::{ERROR_PREFIX, last_error};
@@ -51,6 +51,15 @@ pub fn setting(time: Duration) -> String {
         ms if ms.is_multiple_of(60_000) => format!("{}m", ms / 60_000),
         ms if ms.is_multiple_of(1000) => format!("{}s", ms / 1000),
         ms => format!("{ms}ms"),
+    }
+}
+
+/// A number of people: `1 person`, `30 people`.
+#[must_use]
+pub fn people<Number: Display + PartialEq + From<u8>>(number: Number) -> String {
+    match number == Number::from(1) {
+        true => "1 person".to_owned(),
+        false => format!("{number} people"),
     }
 }
 
@@ -113,6 +122,12 @@ mod tests {
             one_line("\u{1b}[31mred\nrow\u{202e}\u{9b}2J"),
             "\u{fffd}[31mred\u{fffd}row\u{fffd}\u{fffd}2J"
         );
+    }
+
+    #[test]
+    fn people_are_counted_in_words() {
+        let counted = [people(0_u32), people(1_usize), people(30_u32)];
+        assert_eq!(counted, ["0 people", "1 person", "30 people"]);
     }
 
     #[test]

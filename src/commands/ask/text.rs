@@ -1,6 +1,6 @@
 //! The API's answers as tables and sentences.
 
-use baton_humanize::{approximate, bytes, one_line};
+use baton_humanize::{approximate, bytes, one_line, people};
 use baton_plan::lesson_sentence;
 use baton_protocol::{
     Outcome,
@@ -367,8 +367,8 @@ pub(in crate::commands) fn lessons(lessons: &[LessonOutlook]) -> String {
         let last = lesson.last.map_or_else(String::new, |last| {
             let wait = approximate(Duration::from_millis(last.wait_99_ms).as_secs_f64());
             format!(
-                " Last time: {} people; 1 in 100 cells waited longer than {wait}.",
-                last.people
+                " Last time: {}; 1 in 100 cells waited longer than {wait}.",
+                people(last.people)
             )
         });
         format!(

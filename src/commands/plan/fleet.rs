@@ -5,7 +5,7 @@ mod report;
 
 use super::{Plan, read_rates};
 use crate::{
-    arguments::{GroupArgument, KindArgument, PoolArgument, count_people},
+    arguments::{GroupArgument, KindArgument, PoolArgument},
     settings::{Settings, SettingsError},
 };
 use anyhow::Context;
@@ -79,7 +79,11 @@ pub(super) fn simulate(
             false => "",
         }
     );
-    out.push_str(&report::waits(&named.names, &count_people(people), &answer));
+    out.push_str(&report::waits(
+        &named.names,
+        &baton_humanize::people(people),
+        &answer,
+    ));
     out.push('\n');
     out.push_str(&report::machines(&named.names, &answer));
     let _ = writeln!(
@@ -171,8 +175,8 @@ fn groups(plan: &Plan) -> anyhow::Result<Vec<(String, Group)>> {
             "A time cannot be zero; the shortest is 1 ms"
         );
         let name = match said.name.as_str() {
-            "" => count_people(said.people),
-            words => format!("{}: {words}", count_people(said.people)),
+            "" => baton_humanize::people(said.people),
+            words => format!("{}: {words}", baton_humanize::people(said.people)),
         };
         groups.push((name, group(said.people, &said.needs, edit, run)));
     }

@@ -78,7 +78,7 @@ fn row(
 pub(super) fn left(budget: &Budget) -> String {
     let period = budget.period.words();
     let (left, of) = (words::span(budget.left_ms), words::span(budget.of_ms));
-    format!("{left} of {of} {period}")
+    format!("{left} of {of} left {period}")
 }
 
 fn form(course: &str, zone: &Zone, caller: &Caller, refused: Option<&Refused>) -> Markup {

@@ -143,9 +143,9 @@ fn facts(course: &Course, zone: &Zone) -> Markup {
             dt { "Weight" } dd { (course.weight) }
             dt { "Time limit" } dd { (limit(course.timeout_ms)) }
             dt { "Longest" } dd { (limit(course.longest_timeout_ms)) }
-            @if let Some(budget) = &course.budget { dt { "Your GPU time" } dd { (allowances::left(budget)) " left" } }
+            @if let Some(budget) = &course.budget { dt { "Your GPU time" } dd { (allowances::left(budget)) } }
             @for deadline in &course.deadlines { dt { "Deadline" } dd { (zone.moment(deadline.until_ms)) ", weight " (deadline.weight) } }
-            @for lesson in &course.timetable { dt { "Lesson" } dd { (lesson.when) ", " (lesson.people) " people" } }
+            @for lesson in &course.timetable { dt { "Lesson" } dd { (lesson.when) ", " (baton_humanize::people(lesson.people)) } }
             @if let Some(environment) = &course.environment { dt { "Environment" } dd { (environment) } }
             @if !course.environments.is_empty() { dt { "Cells can choose" } dd { (course.environments.join(", ")) } }
             dt { "Message" } dd { (course.message.as_deref().unwrap_or("–")) }

@@ -1,7 +1,7 @@
 //! This week's lessons by day, with predicted and measured waits.
 
 use super::time::Zone;
-use baton_humanize::approximate;
+use baton_humanize::{approximate, people};
 use baton_plan::expected_wait;
 use baton_protocol::api::{LessonDate, LessonOutlook};
 use jiff::{Timestamp, ToSpan, Zoned, civil::Date, tz::TimeZone};
@@ -52,12 +52,12 @@ fn entry(lesson: &LessonOutlook, date: &LessonDate, zone: &TimeZone, now_ms: i64
     html! {
         div {
             p { (clock(date.starts_ms)) "–" (clock(date.ends_ms)) " " strong { (lesson.course) } }
-            p.quiet { (lesson.people) " people" }
+            p.quiet { (people(lesson.people)) }
             @match expected_wait(lesson) {
                 Some(expected) => p { "Predicted: " (approximate(expected.as_secs_f64())) },
                 None => p { "Predicted: no worker for them" },
             }
-            @if let Some(was) = date.was { p { "Measured: " (wait(was.wait_99_ms)) ", " (was.people) " people" } }
+            @if let Some(was) = date.was { p { "Measured: " (wait(was.wait_99_ms)) ", " (people(was.people)) } }
             @else if date.ends_ms <= now_ms { p.quiet { "Measured: no cells" } }
         }
     }
