@@ -117,7 +117,7 @@ impl Add {
             false => Person::new(name.clone(), &token, self.admin, self.roles()),
         };
         person.expires = self.expiry.at()?;
-        file.add(&person)?;
+        file.add(&[person])?;
         give_token(&file, name, &token, self.worker)
     }
 
@@ -136,26 +136,27 @@ impl Import {
         let people = roster::read(&self.roster, self.course.as_deref())
             .with_context(|| format!("Failed to read {}", self.roster.display()))?;
         let mut tokens = csv::Writer::from_writer(Vec::new());
-        let (mut added, mut changed) = (0_usize, 0);
-        for (name, courses) in people {
-            if file.has(&name) {
-                changed += usize::from(file.add_courses(&name, &courses));
-                continue;
-            }
+        let present = file.names();
+        let (known, new): (Vec<_>, Vec<_>) = people
+            .into_iter()
+            .partition(|(name, _)| present.contains(name.as_str()));
+        let changed = file.add_courses(&known.into_iter().collect());
+        let mut added = Vec::new();
+        for (name, courses) in new {
             let token = new_token();
             let mut person = Person::new(name.clone(), &token, false, courses);
             person.expires = expires;
-            file.add(&person)?;
-            if added == 0 {
+            if added.is_empty() {
                 tokens.write_record(["name", "token"])?;
             }
             tokens.write_record([name, token])?;
-            added += 1;
+            added.push(person);
         }
+        file.add(&added)?;
         replace_after_printing(&file, &tokens.into_inner()?)?;
-        let people = count_people(added);
+        let people = baton_humanize::people(added.len());
         errln!("Added {people}, and changed the course or role of {changed}");
-        if added > 0 {
+        if !added.is_empty() {
             errln!(
                 "The tokens are above, shown once: give each person only their own line, and keep no copy"
             );

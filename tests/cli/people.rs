@@ -260,6 +260,23 @@ fn a_roster_is_imported_as_often_as_it_grows() {
             "Line 2 is not valid\n  because: The role must be student or staff, not boss",
         ),
         ("name,course\nada,ml\n,ml\n", "Line 3"),
+        ("name,course\n\"a\nda\",ml\n", "Line 2"),
+        ("Name,course\nada,ml\n", "`Name` must be called `name`"),
+        (
+            "name,courses\nada,ml\n",
+            "`courses` must be called `course`",
+        ),
+        ("name,Role\nada,staff\n", "`Role` must be called `role`"),
+        (
+            "name,course,course\nada,ml,ml\n",
+            "the column `course` 2 times",
+        ),
+        ("name,email\nada,a@x\n", "Line 2 has no course"),
+        ("name,course\nada,ml\nbob,\n", "Line 3 has no course"),
+        (
+            "name,course,role\nada,ml,staff\nbob,ml,\nada,vision,\nada,ml,student\n",
+            "Lines 2 and 5 give ada different roles in ml",
+        ),
         (
             "name\n\"ada\nbob\"\n",
             "Line 2 is not valid\n  because: a name is one line",

@@ -8,7 +8,7 @@ use anyhow::Context;
 use baton_broker::{People, Person, Role};
 use jiff::Timestamp;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     fs::{self, File},
     io::{self, Write},
     os::unix::fs::{MetadataExt, fchown},
@@ -66,16 +66,20 @@ impl PeopleFile {
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
-        let people = self.document.get("person");
-        let mut people = people
-            .and_then(Item::as_array_of_tables)
-            .into_iter()
-            .flatten();
-        people.any(|person| is_called(person, name))
+        self.names().contains(name)
     }
 
-    pub(super) fn add(&mut self, person: &Person) -> anyhow::Result<()> {
-        let text = format!("{}\n{}", self.document, person.entry());
+    pub(super) fn names(&self) -> HashSet<&str> {
+        let people = self.document.get("person");
+        let people = people.and_then(Item::as_array_of_tables);
+        people.into_iter().flatten().filter_map(name_of).collect()
+    }
+
+    /// Adds all of them at once, because each addition reads the whole file again.
+    pub(super) fn add(&mut self, people: &[Person]) -> anyhow::Result<()> {
+        let entries = people.iter().map(Person::entry);
+        let parts = std::iter::once(self.document.to_string()).chain(entries);
+        let text = parts.collect::<Vec<_>>().join("\n");
         self.document = text.parse().with_context(|| unreadable(&self.path))?;
         Ok(())
     }
@@ -106,23 +110,15 @@ impl PeopleFile {
         Ok(person.get("worker").and_then(Item::as_bool) == Some(true))
     }
 
-    /// Returns whether a course or role has changed.
-    pub(super) fn add_courses(&mut self, name: &str, courses: &BTreeMap<String, Role>) -> bool {
-        let Ok(person) = self.person(name) else {
-            return false;
-        };
-        let known = person
-            .entry("courses")
-            .or_insert_with(|| value(InlineTable::new()));
-        let Some(known) = known.as_table_like_mut() else {
-            return false;
-        };
-        let mut changed = false;
-        for (course, role) in courses {
-            let same = known.get(course).and_then(Item::as_str) == Some(role.name());
-            if !same {
-                known.insert(course, value(role.name()));
-                changed = true;
+    /// Adds courses to people who are in the file. Returns for how many a course or role has changed.
+    pub(super) fn add_courses(&mut self, to: &BTreeMap<String, BTreeMap<String, Role>>) -> usize {
+        let people = self.document.get_mut("person");
+        let people = people.and_then(Item::as_array_of_tables_mut);
+        let people = people.into_iter().flat_map(ArrayOfTables::iter_mut);
+        let mut changed = 0;
+        for person in people {
+            if let Some(courses) = name_of(person).and_then(|name| to.get(name)) {
+                changed += usize::from(add_to_one(person, courses));
             }
         }
         changed
@@ -173,6 +169,29 @@ fn lock(folder: &Path) -> io::Result<File> {
     Ok(folder)
 }
 
+/// Returns whether a course or role has changed.
+fn add_to_one(person: &mut Table, courses: &BTreeMap<String, Role>) -> bool {
+    let known = person
+        .entry("courses")
+        .or_insert_with(|| value(InlineTable::new()));
+    let Some(known) = known.as_table_like_mut() else {
+        return false;
+    };
+    let mut changed = false;
+    for (course, role) in courses {
+        let same = known.get(course).and_then(Item::as_str) == Some(role.name());
+        if !same {
+            known.insert(course, value(role.name()));
+            changed = true;
+        }
+    }
+    changed
+}
+
 fn is_called(person: &Table, name: &str) -> bool {
-    person.get("name").and_then(Item::as_str) == Some(name)
+    name_of(person) == Some(name)
+}
+
+fn name_of(person: &Table) -> Option<&str> {
+    person.get("name").and_then(Item::as_str)
 }
