@@ -35,7 +35,7 @@ pub(crate) use shown::show;
 pub(crate) use sources::{CONFIGURATION_VARIABLE, SettingsError};
 pub(crate) use table::Setting;
 pub(crate) use value::Value;
-pub(crate) use value::{ListenAddress, Size};
+pub(crate) use value::{ListenAddress, Size, SizeAboveZero};
 
 /// Defines from one list both the struct with the values and the table with everything else.
 macro_rules! settings {
@@ -429,12 +429,12 @@ settings! {
     default: Text("30m");
 
     #[doc = "How much memory a session may use before its cell is stopped. In a sandbox with a control group this includes its files in memory and everything that it started, and nothing is swapped."]
-    worker_session_memory: Option<Size> = "worker.session_memory",
+    worker_session_memory: Option<SizeAboveZero> = "worker.session_memory",
     flag: Some(("session-memory", &["worker", "up"])),
     default: Nothing { described: "no limit" };
 
     #[doc = "How much a session may store on the machine's disk: in its mirror of the notebook's folder, in the packages that its cells install, and, under Landlock, in its home and temporary folder. The worker measures this about once a second, and ends a session that stores more; the cell says why."]
-    worker_session_disk: Option<Size> = "worker.session_disk",
+    worker_session_disk: Option<SizeAboveZero> = "worker.session_disk",
     flag: Some(("session-disk", &["worker", "up"])),
     default: Nothing { described: "no limit" };
 
@@ -509,7 +509,7 @@ settings! {
     default: Text("timeshare");
 
     #[doc = "How much of a GPU's memory a session may allocate on a time-shared GPU (with `mps`: each process of the session)."]
-    worker_gpu_memory: Option<Size> = "worker.gpu_memory",
+    worker_gpu_memory: Option<SizeAboveZero> = "worker.gpu_memory",
     flag: Some(("gpu-memory", &["worker", "up"])),
     default: Nothing { described: "all of the GPU's memory" };
 

@@ -91,10 +91,20 @@ pub(crate) fn tls_files(settings: &Settings) -> anyhow::Result<Option<TlsFiles>>
     }
 }
 
+/// Otherwise all students would be staff.
+pub(crate) fn check_groups(settings: &Settings) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        settings.broker_hub_student_groups != settings.broker_hub_staff_groups,
+        "broker.hub.student_groups and broker.hub.staff_groups are the same, so every student would be staff"
+    );
+    Ok(())
+}
+
 fn hub(settings: &Settings) -> anyhow::Result<Option<HubConfig>> {
     let Some(api_url) = settings.broker_hub_api_url.clone() else {
         return Ok(None);
     };
+    check_groups(settings)?;
     let token = secrets::hub_service_token(settings)?.context(
         "The broker's token as a service of the JupyterHub is missing\nhint: set broker.hub.token_file",
     )?;

@@ -1,6 +1,6 @@
 //! `baton config`: the current configuration, and all settings.
 
-use super::broker;
+use super::{broker, worker};
 use crate::settings::{self, CONFIGURATION_VARIABLE, Flags, ProcessEnvironment, Settings};
 use anyhow::Context;
 use baton_broker::PoolSettings;
@@ -55,6 +55,8 @@ fn check_values(process: &ProcessEnvironment) -> anyhow::Result<()> {
     let settings = Settings::read(process, Flags::new())?;
     PoolSettings::read(&settings.pool.0).context("The settings of a pool are wrong")?;
     broker::tls_files(&settings)?;
+    broker::check_groups(&settings)?;
+    worker::check_end(&settings)?;
     Ok(())
 }
 

@@ -12,10 +12,16 @@ use anyhow::Context;
 use baton_gpu_worker::{Config, SandboxChoice, Stop};
 use baton_protocol::WorkerId;
 use baton_transport::Dial;
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use jiff::Timestamp;
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, SystemTime},
+};
 use tokio::{runtime::Builder, sync::watch};
 
 pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
+    check_end(settings)?;
     let folder = RuntimeFolder::create(&settings.runtime_folder)?;
     let dial = service::dial(settings)?;
     let place = folder.worker(settings.worker_name.as_deref())?;
@@ -56,6 +62,18 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
         }
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A worker that must have left already would accept no cell.
+pub(crate) fn check_end(settings: &Settings) -> anyhow::Result<()> {
+    let end = settings.worker_leaves_at.map(LeavesAt::time);
+    if let Some(end) = end.filter(|end| *end <= SystemTime::now()) {
+        let end = Timestamp::try_from(end)?.strftime("%Y-%m-%d %H:%M:%S");
+        anyhow::bail!(
+            "worker.leaves_at is in the past: {end} UTC\nhint: a number is in seconds since 1970; a duration has a unit, such as 2h"
+        );
+    }
+    Ok(())
 }
 
 /// With a sandbox, no notebook may choose the Python: the default is the one that this program was

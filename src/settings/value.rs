@@ -281,6 +281,28 @@ impl Value for Size {
     }
 }
 
+/// A limit that lets something run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SizeAboveZero {
+    pub(crate) bytes: u64,
+}
+
+impl Value for SizeAboveZero {
+    const EXPECTED: &'static str = Size::EXPECTED;
+
+    fn parse(text: &str) -> Option<Self> {
+        let Size { bytes } = Size::parse(text)?;
+        (bytes > 0).then_some(Self { bytes })
+    }
+
+    fn expected_instead_of(wrong: &str) -> &'static str {
+        match Size::parse(wrong) {
+            Some(_) => "a size above 0",
+            None => Self::EXPECTED,
+        }
+    }
+}
+
 /// An omitted setting or an empty text means `None`.
 impl<Inner: Value> Value for Option<Inner> {
     const EXPECTED: &'static str = Inner::EXPECTED;
@@ -291,6 +313,10 @@ impl<Inner: Value> Value for Option<Inner> {
             return Some(None);
         }
         Inner::parse(text).map(Some)
+    }
+
+    fn expected_instead_of(wrong: &str) -> &'static str {
+        Inner::expected_instead_of(wrong)
     }
 
     fn parse_flag(text: &str) -> Option<Self> {

@@ -142,6 +142,12 @@ fn what_is_wrong_in_a_file_is_named() {
         "[environment.\"a/b\"]\npython = \"/b/python\"\n",
         &["Wrong value for environment"],
     );
+    for limit in ["session_memory", "session_disk", "gpu_memory"] {
+        check(
+            &format!("[worker]\n{limit} = \"0B\"\n"),
+            &[&format!("worker.{limit}"), "a size above 0"],
+        );
+    }
     check("token = \"x\"\n", &["token is a secret", "token_file"]);
     check("[worker\n", &["not valid TOML"]);
 }
@@ -196,6 +202,21 @@ fn a_check_finds_what_other_commands_do_not_see() {
     );
     let hidden = check(&[], ("BATON_POOL", "[]"));
     assert!(hidden.stderr.contains("nobody"), "{}", hidden.stderr);
+    for (wrong, why) in [
+        (
+            "[worker]\nleaves_at = 3600\n",
+            "worker.leaves_at is in the past: 1970-01-01 01:00:00 UTC",
+        ),
+        (
+            "[broker.hub]\nstudent_groups = \"{course}\"\nstaff_groups = \"{course}\"\n",
+            "every student would be staff",
+        ),
+    ] {
+        home.write(".config/baton/config.toml", wrong);
+        let said = check(&[&file], variable);
+        assert!(!said.status.success());
+        assert!(said.stderr.contains(why), "{}", said.stderr);
+    }
     home.write(".config/baton/config.toml", "[worker]\nslots = 1\n");
     assert!(check(&[], variable).status.success());
     assert!(
