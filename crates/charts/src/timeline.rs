@@ -3,7 +3,9 @@
 use crate::{BOTTOM, HEIGHT, TOP, WIDTH};
 use maud::{Markup, html};
 
+/// The least room for the numbers at the left, and that of each digit, at the font size of the pages.
 const LEFT: f64 = 30.0;
+const DIGIT: f64 = 9.0;
 
 pub struct Timeline<'a> {
     /// Describes the chart for people who cannot see it.
@@ -37,20 +39,19 @@ pub struct Series {
 impl Timeline<'_> {
     #[must_use]
     pub fn svg(&self) -> Markup {
-        let points = self.series.iter().flat_map(|series| &series.points);
-        let top = round_up(points.map(|(_, value)| *value).fold(1.0, f64::max));
+        let (top, left) = (self.top(), self.left());
         let y = |value: f64| TOP + (HEIGHT - BOTTOM - TOP) * (1.0 - value / top);
         let lines = self.series.iter().map(|series| {
             let points = series.points.iter();
-            let points = points.map(|(ms, value)| (*ms, self.x(*ms).max(LEFT), y(*value)));
+            let points = points.map(|(ms, value)| (*ms, self.x(*ms).max(left), y(*value)));
             (series, points.collect::<Vec<_>>())
         });
         let lines: Vec<_> = lines.collect();
         html! {
             svg.chart viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(self.label) {
                 @for share in [0.0, 0.5, 1.0] {
-                    line.grid x1=(LEFT) x2=(WIDTH) y1=(y(top * share)) y2=(y(top * share)) {}
-                    text x=(LEFT - 6.0) y=(y(top * share) + 4.0) text-anchor="end" { (top * share) }
+                    line.grid x1=(left) x2=(WIDTH) y1=(y(top * share)) y2=(y(top * share)) {}
+                    text x=(left - 6.0) y=(y(top * share) + 4.0) text-anchor="end" { (top * share) }
                 }
                 @for mark in &self.marks {
                     text x=(self.x(mark.at_ms)) y=(HEIGHT - 4.0) data-clock=[mark.clock] { (mark.text) }
@@ -66,9 +67,21 @@ impl Timeline<'_> {
         }
     }
 
+    /// The value at the upper end.
+    fn top(&self) -> f64 {
+        let points = self.series.iter().flat_map(|series| &series.points);
+        round_up(points.map(|(_, value)| *value).fold(1.0, f64::max))
+    }
+
+    fn left(&self) -> f64 {
+        let digits = self.top().to_string().len();
+        LEFT.max(12.0 + DIGIT * digits as f64)
+    }
+
     fn x(&self, ms: i64) -> f64 {
         let from_ms = self.now_ms - self.span_ms;
-        LEFT + (WIDTH - LEFT) * (ms - from_ms) as f64 / self.span_ms as f64
+        let left = self.left();
+        left + (WIDTH - left) * (ms - from_ms) as f64 / self.span_ms as f64
     }
 
     /// An SVG path. Each piece without a gap begins with `M`.
@@ -103,6 +116,26 @@ fn round_up(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::{Series, Timeline};
+
+    #[test]
+    fn long_numbers_have_room_at_the_left() {
+        for (value, left) in [(8.0, "30"), (80.0, "30"), (120.0, "39"), (2000.0, "48")] {
+            let chart = Timeline {
+                label: "cells",
+                now_ms: 100,
+                span_ms: 100,
+                gap_ms: 20,
+                marks: Vec::new(),
+                series: vec![Series {
+                    class: "run",
+                    filled: false,
+                    points: vec![(0, value)],
+                }],
+            };
+            let svg = chart.svg().into_string();
+            assert!(svg.contains(&format!("x1=\"{left}\"")), "{svg}");
+        }
+    }
 
     #[test]
     fn a_gap_interrupts_the_line_but_not_its_area() {
