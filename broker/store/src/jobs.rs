@@ -43,6 +43,15 @@ pub struct JobRow {
     pub peak_memory_bytes: Option<u64>,
 }
 
+impl JobRow {
+    /// How long it ran or has been running, without the time for which the broker waited for a lost worker.
+    pub fn ran_ms(&self, now_ms: i64) -> Option<i64> {
+        let started_ms = self.started_ms?;
+        let run_ms = self.run_ms.and_then(|ms| i64::try_from(ms).ok());
+        run_ms.or(Some(self.finished_ms.unwrap_or(now_ms) - started_ms))
+    }
+}
+
 /// Which jobs to list. `None` and empty fields match any job.
 #[derive(Debug, Default)]
 pub struct JobFilter {
@@ -309,4 +318,43 @@ fn job_row(row: &Row) -> Result<JobRow, StoreError> {
         run_ms: counted("run_ms")?,
         peak_memory_bytes: counted("peak_memory_bytes")?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_job_ran_until_its_worker_was_lost() {
+        let mut row = JobRow {
+            job: JobId(Uuid::nil()),
+            sequence: 1,
+            notebook_name: String::new(),
+            kind: JobKind::Cell,
+            group: None,
+            execution_count: None,
+            account: Account {
+                owner: "ada".to_owned(),
+                course: "ml".to_owned(),
+            },
+            phase: Phase::Started,
+            outcome: None,
+            stopped: None,
+            worker_name: None,
+            priority: Priority::default(),
+            timeout_ms: None,
+            submitted_ms: 0,
+            started_ms: None,
+            finished_ms: None,
+            run_ms: None,
+            peak_memory_bytes: None,
+        };
+        assert_eq!(row.ran_ms(50), None);
+        row.started_ms = Some(10);
+        assert_eq!(row.ran_ms(50), Some(40));
+        row.finished_ms = Some(45);
+        assert_eq!(row.ran_ms(50), Some(35));
+        row.run_ms = Some(5);
+        assert_eq!(row.ran_ms(50), Some(5));
+    }
 }

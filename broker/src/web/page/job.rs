@@ -151,7 +151,7 @@ fn time_line(job: &JobFacts) -> Markup {
     let moved = row.started_ms.or(assigned.map(|_| end)).unwrap_or(end);
     let queued = assigned.unwrap_or(moved) - row.submitted_ms;
     let moving = assigned.map_or(0, |assigned| moved - assigned);
-    let ran = row.started_ms.map_or(0, |started| end - started);
+    let ran = row.ran_ms(job.now_ms).unwrap_or(0);
     let mut steps = vec![("wait", "waited", queued)];
     steps.extend(assigned.map(|_| ("move", "moved its state", moving)));
     steps.extend(row.started_ms.map(|_| ("run", "ran", ran)));

@@ -419,8 +419,8 @@ fn finished_row(job: &JobRow, zone: &Zone) -> Markup {
             td { (job.worker_name.as_deref().unwrap_or("–")) }
             td.number { (words::duration(waited_until - job.submitted_ms)) }
             td.number {
-                @match job.started_ms {
-                    Some(started) => (words::duration(finished_ms - started)),
+                @match job.ran_ms(finished_ms) {
+                    Some(ran_ms) => (words::duration(ran_ms)),
                     None => "–",
                 }
             }
