@@ -133,7 +133,11 @@ fn declared(declared: &Declared) -> String {
     let labels = list("labels", &declared.labels);
     let environments = list("environments", &declared.environments);
     let all = [gpu, gpu_memory, capability, memory, labels, environments];
-    all.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    let known: Vec<String> = all.into_iter().flatten().collect();
+    match known.is_empty() {
+        true => "unknown until its first worker starts".to_owned(),
+        false => known.join("; "),
+    }
 }
 
 fn kind(name: &str, offer: &Offer, requirement: &Requirement) -> String {
@@ -185,6 +189,14 @@ fn no_gpu(model: &str, kind: JobKind) -> RemoteError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pool_without_a_worker_has_what_its_settings_say() {
+        let mut settings = Declared::default();
+        assert_eq!(declared(&settings), "unknown until its first worker starts");
+        settings.labels = Some(vec!["room-3".to_owned()]);
+        assert_eq!(declared(&settings), "labels: room-3");
+    }
 
     #[test]
     fn a_refusal_has_the_words_of_its_job() {
