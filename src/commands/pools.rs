@@ -39,7 +39,8 @@ struct OnePool {
 pub(crate) fn main(settings: &Settings, of: &Pools) -> anyhow::Result<ExitCode> {
     let api = client(settings)?;
     let path = |pool: &str, action| format!("/v1/pools/{}/{action}", segment(pool));
-    run(async {
+    let mut has_problem = false;
+    let code = run(async {
         match &of.action {
             None => {
                 let pools: Page<Pool> = api.ask("/v1/pools", &[]).await?;
@@ -51,10 +52,13 @@ pub(crate) fn main(settings: &Settings, of: &Pools) -> anyhow::Result<ExitCode> 
             }
             Some(Action::Test(of)) => {
                 let test: PoolTest = api.act(&path(&of.pool, "test"), &()).await?;
+                let mut commands = test.commands.iter();
+                has_problem = commands.any(|command| command.problem.is_some());
                 shown(&test, of.json, test_text)
             }
         }
-    })
+    })?;
+    Ok(if has_problem { ExitCode::FAILURE } else { code })
 }
 
 fn pools_text(pools: &[Pool]) -> String {

@@ -189,6 +189,38 @@ fn a_person_gets_a_token_that_opens_what_the_role_allows() {
 }
 
 #[test]
+fn a_pool_whose_commands_do_not_exist_fails_its_test() {
+    let home = Home::new();
+    let pool = |submit: &str| {
+        format!(
+            "[[pool]]\nname = \"p2\"\nprovider = \"command\"\nmax = 1\nwalltime = \"2h\"\nidle = \"5m\"\n\
+             submit = \"{submit} {{command}}\"\nfind = \"\"\nexpected = \"\"\n\
+             status = \"true {{id}}\"\ncancel = \"true {{id}}\"\n"
+        )
+    };
+    for (submit, code) in [("true", 0), ("/nowhere/sbatch", 1)] {
+        home.write(".config/baton/config.toml", &pool(submit));
+        let state = home.path("state").display().to_string();
+        let mut broker = home.start(&broker_in(&state));
+        let address = broker.line("The broker listens on ");
+        let token_file = broker.line("They need the token in ");
+        let said = home.run(&[
+            "pools",
+            "test",
+            "p2",
+            "--broker",
+            &address,
+            "--token-file",
+            &token_file,
+        ]);
+        assert_eq!(said.status.code(), Some(code), "{}", said.stderr);
+        assert_eq!(said.stdout.contains("problem: "), code == 1);
+        broker.signal(Signal::SIGTERM);
+        assert!(broker.ended().success());
+    }
+}
+
+#[test]
 fn a_worker_says_what_it_cannot_use() {
     let home = Home::new();
     home.write("run/baton", "in the way");

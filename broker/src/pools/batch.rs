@@ -101,10 +101,21 @@ pub(super) async fn learn(
     let needs_check = pool
         .worker(&name)
         .is_some_and(|worker| worker.needs_check());
+    if !matches!(found, Found::Unknown(_)) && std::mem::take(&mut pool.is_unknown) {
+        tracing::info!(
+            "The batch system of pool {} answers again",
+            pool.settings.name
+        );
+    }
     match found {
         Found::Unknown(why) => {
-            let pool = &pool.settings.name;
-            tracing::warn!("The state of the job of {name} of pool {pool} is unknown: {why}");
+            if !std::mem::replace(&mut pool.is_unknown, true) {
+                tracing::warn!(
+                    "The state of the job of {name} of pool {} is unknown: {why}; \
+                     no more is logged until the batch system answers",
+                    pool.settings.name
+                );
+            }
             return Ok(false);
         }
         _ if !needs_check => {}

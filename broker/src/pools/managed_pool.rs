@@ -46,6 +46,8 @@ pub(super) struct ManagedPool {
     /// Only of external pools.
     pub(super) asked: Asked,
     lacking: Lacking,
+    /// Whether the batch system did not answer the last time. It was logged then.
+    pub(super) is_unknown: bool,
 }
 
 /// Whether too many starts in a row have failed.
@@ -90,6 +92,7 @@ impl ManagedPool {
             wanted: None,
             asked: Asked::default(),
             lacking: Lacking::default(),
+            is_unknown: false,
         })
     }
 
