@@ -67,7 +67,7 @@ impl Jobs {
             Some(_) => self.give_up(job),
             None => {}
         }
-        tracing::info!(%job, %notebook, "Job {job} of notebook {notebook} arrived");
+        tracing::info!(job.id = %job, %notebook, "Job {job} of notebook {notebook} arrived");
         let (permission, permission_receiver) = watch::channel(());
         let unsent_bytes = Arc::default();
         let memory_bytes = Arc::default();
@@ -144,7 +144,7 @@ impl Jobs {
     pub(super) fn set_connected(&self, job: JobId, is_connected: bool) {
         if let Some(assignment) = self.get(job) {
             if is_connected {
-                tracing::info!(%job, "The notebook of job {job} is connected");
+                tracing::info!(job.id = %job, "The notebook of job {job} is connected");
             }
             assignment.orphaned.send_replace(!is_connected);
             assignment.questions.has_notebook(is_connected);
@@ -240,7 +240,7 @@ impl Jobs {
     /// Stops a job and sends nothing more about it.
     fn give_up(&mut self, job: JobId) {
         if let Some(assignment) = self.assignments.remove(&job) {
-            tracing::info!(%job, "Job {job} is no longer this worker's");
+            tracing::info!(job.id = %job, "Job {job} is no longer this worker's");
             assignment.revoked.cancel();
         }
     }
