@@ -27,7 +27,7 @@ OF_PYTHON = frozenset(
     "_FuncPtr _handle _flags_ _restype_ _argtypes_ _objects _b_base_ _dlopen _Unpickler _be _le".split()
 )
 """Names of CPython's own library."""
-OF_IPYTHON = frozenset("_ih _oh _ _repr_latex_ _repr_png_ _repr_svg_ _repr_disabled".split())
+OF_IPYTHON = frozenset("_ih _oh _dh _ _repr_latex_ _repr_png_ _repr_svg_ _repr_disabled".split())
 """Names that IPython documents: variables of a notebook, and methods by which objects display themselves."""
 NAMED = frozenset({"_internal", "_pydevd_bundle", "_sym_sizes_capsule", "_sym_strides_capsule"})
 """`pip`, which runs as a separate program and reports errors itself; a package whose threads are debugpy's; pointers of

@@ -38,6 +38,8 @@ fn zone(courses: &[Course]) -> anyhow::Result<TimeZone> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::read_end;
     use baton_protocol::api::Course;
 
