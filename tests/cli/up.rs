@@ -216,5 +216,5 @@ fn a_folder_that_others_may_enter_is_refused() {
         "{}",
         said.stderr
     );
-    assert!(said.stderr.contains("hint: chmod 700"), "{}", said.stderr);
+    assert!(said.stderr.contains("(`chmod 700`)"), "{}", said.stderr);
 }

@@ -7,12 +7,15 @@
 //! **Invariant:** nothing is read from the folder, or sent to its socket, before it has been checked.
 
 use nix::{
-    sys::socket::{getsockopt, sockopt::PeerCredentials},
+    sys::socket::{
+        AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket,
+        sockopt::PeerCredentials,
+    },
     unistd::Uid,
 };
 use std::{
     fs, io,
-    os::unix::{fs::MetadataExt, net::UnixStream},
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -76,16 +79,20 @@ pub fn check_private(path: &Path) -> Result<(), UnsafeFolder> {
 /// Whether this user's own broker answers at this socket in its folder.
 pub fn answers(folder: &Path, socket: &Path) -> Result<bool, UnsafeFolder> {
     check_private(folder)?;
-    let Ok(stream) = UnixStream::connect(socket) else {
-        return Ok(false);
-    };
-    let Ok(peer) = getsockopt(&stream, PeerCredentials) else {
-        return Ok(false);
-    };
-    match may_answer(Uid::from_raw(peer.uid())) {
-        true => Ok(true),
-        false => Err(UnsafeFolder::ForeignPeer(socket.to_owned())),
+    match peer_of(socket) {
+        Ok(peer) if may_answer(peer) => Ok(true),
+        Ok(_) => Err(UnsafeFolder::ForeignPeer(socket.to_owned())),
+        Err(_) => Ok(false),
     }
+}
+
+/// The user whose process listens. Does not wait if it accepts no more connections.
+fn peer_of(path: &Path) -> nix::Result<Uid> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let stream = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let peer = getsockopt(&stream, PeerCredentials)?;
+    Ok(Uid::from_raw(peer.uid()))
 }
 
 fn may_answer(peer: Uid) -> bool {
@@ -97,6 +104,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use nix::sys::socket::{Backlog, bind, listen};
     use std::os::unix::{
         fs::{PermissionsExt, symlink},
         net::UnixListener,
@@ -127,6 +135,24 @@ mod tests {
         symlink(&folder, &link).unwrap();
         let linked = check_private(&link).unwrap_err();
         assert!(matches!(linked, UnsafeFolder::NoFolder(_)), "{linked:?}");
+    }
+
+    #[test]
+    fn a_service_that_accepts_no_more_connections_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        set_mode(folder.path(), 0o700);
+        let path = folder.path().join("broker.sock");
+        let listener = socket(
+            AddressFamily::Unix,
+            SockType::Stream,
+            SockFlag::empty(),
+            None,
+        )
+        .unwrap();
+        bind(listener.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+        listen(&listener, Backlog::new(0).unwrap()).unwrap();
+        assert!(answers(folder.path(), &path).unwrap());
+        assert!(!answers(folder.path(), &path).unwrap());
     }
 
     #[test]

@@ -183,6 +183,7 @@ mod tests {
     #[tokio::test]
     async fn the_reason_why_no_broker_starts_is_said() {
         let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let (socket, log) = (
             folder.path().join("broker.sock"),
             folder.path().join("up.log"),
