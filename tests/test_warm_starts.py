@@ -69,7 +69,7 @@ import os, random, secrets, tempfile, uuid
 import numpy, torch
 found = [random.random(), random.Random().random(), numpy.random.rand(), float(numpy.random.default_rng().random())]
 found += [uuid.uuid4().hex, secrets.token_hex(), os.path.basename(tempfile.mktemp()), os.urandom(8).hex()]
-seed = torch.initial_seed()
+found += [torch.rand(1, dtype=torch.float64).item(), torch.initial_seed()]
 """
 TRAINING = """
 def train():
@@ -277,16 +277,14 @@ def test_a_package_has_those_parts_that_the_session_has_imported(
 
 def test_two_forks_draw_different_numbers(services: list[Service], new_kernel: Callable[..., Kernel]) -> None:
     service = start_warm(services, ["numpy", "torch"])
-    draws, seeds = [], set()
+    draws = []
     for _ in range(2):
         kernel = service.kernel(new_kernel)
         kernel.gpu(DRAWS).ok()
         assert is_forked(kernel)
         draws.append(kernel.evaluate("found"))
-        seeds.add(kernel.evaluate("seed"))
         kernel.shutdown()
     assert not [one for one, other in zip(*draws, strict=True) if one == other]
-    assert len(seeds) == 1, "PyTorch always begins with the same seed"
 
 
 def test_a_module_of_the_student_comes_first(services: list[Service], new_kernel: Callable[..., Kernel]) -> None:

@@ -348,6 +348,8 @@ class Preloaded(MetaPathFinder):
                 traces.leave()
         if NUMPY_RANDOM in names:
             sys.modules[NUMPY_RANDOM].seed()
+        if "torch" in names:  # it takes the seed of its CPU generator from the system when it is loaded
+            sys.modules["torch"].default_generator.seed()
         for name in names:
             late.arrived(name)
 
