@@ -79,7 +79,7 @@ pub(crate) fn main(settings: &Settings, of: &Publish) -> anyhow::Result<ExitCode
                 Ok(file) => published.push(file),
                 Err(error) => {
                     if !published.is_empty() {
-                        shows(&published)?;
+                        out!("{}", shows(&published)?);
                     }
                     return Err(error.context(format!("Failed to publish {}", file.display())));
                 }
