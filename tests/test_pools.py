@@ -379,7 +379,9 @@ def test_a_minimum_stays_without_cells(cluster: Batch) -> None:
 
 def test_a_dry_run_shows_the_commands(cluster: Batch) -> None:
     cluster.start_broker(cancel="/nowhere/scancel {id}")
-    shown = cluster.says("pools", "test", "slurm-gpu")
+    tried = run_binary(cluster.service.place, "pools", "test", "slurm-gpu", **cluster.service.access)
+    shown = tried.stdout
+    assert tried.returncode == 1, tried.stderr
     assert "submit\n" in shown
     assert "--name slurm-gpu-test" in shown
     # Half of the default `kill_after`, which is Slurm's.
