@@ -39,11 +39,15 @@ pub struct Series {
 impl Timeline<'_> {
     #[must_use]
     pub fn svg(&self) -> Markup {
-        let (top, left) = (self.top(), self.left());
+        let points = self.series.iter().flat_map(|series| &series.points);
+        let top = round_up(points.map(|(_, value)| *value).fold(1.0, f64::max));
+        let left = LEFT.max(12.0 + DIGIT * top.to_string().len() as f64);
+        let from_ms = self.now_ms - self.span_ms;
+        let x = |ms: i64| left + (WIDTH - left) * (ms - from_ms) as f64 / self.span_ms as f64;
         let y = |value: f64| TOP + (HEIGHT - BOTTOM - TOP) * (1.0 - value / top);
         let lines = self.series.iter().map(|series| {
             let points = series.points.iter();
-            let points = points.map(|(ms, value)| (*ms, self.x(*ms).max(left), y(*value)));
+            let points = points.map(|(ms, value)| (*ms, x(*ms).max(left), y(*value)));
             (series, points.collect::<Vec<_>>())
         });
         let lines: Vec<_> = lines.collect();
@@ -54,7 +58,7 @@ impl Timeline<'_> {
                     text x=(left - 6.0) y=(y(top * share) + 4.0) text-anchor="end" { (top * share) }
                 }
                 @for mark in &self.marks {
-                    text x=(self.x(mark.at_ms)) y=(HEIGHT - 4.0) data-clock=[mark.clock] { (mark.text) }
+                    text x=(x(mark.at_ms)) y=(HEIGHT - 4.0) data-clock=[mark.clock] { (mark.text) }
                 }
                 text x=(WIDTH) y=(HEIGHT - 4.0) text-anchor="end" { "now" }
                 @for (_, points) in lines.iter().filter(|(series, _)| series.filled) {
@@ -65,23 +69,6 @@ impl Timeline<'_> {
                 }
             }
         }
-    }
-
-    /// The value at the upper end.
-    fn top(&self) -> f64 {
-        let points = self.series.iter().flat_map(|series| &series.points);
-        round_up(points.map(|(_, value)| *value).fold(1.0, f64::max))
-    }
-
-    fn left(&self) -> f64 {
-        let digits = self.top().to_string().len();
-        LEFT.max(12.0 + DIGIT * digits as f64)
-    }
-
-    fn x(&self, ms: i64) -> f64 {
-        let from_ms = self.now_ms - self.span_ms;
-        let left = self.left();
-        left + (WIDTH - left) * (ms - from_ms) as f64 / self.span_ms as f64
     }
 
     /// An SVG path. Each piece without a gap begins with `M`.
