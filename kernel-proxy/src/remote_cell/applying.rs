@@ -43,7 +43,8 @@ pub(super) async fn receive_and_apply(
     .await?;
     let (files, display, link) = (&mut cells.files, &mut cells.display, &mut cells.link);
     let changes = finished.files;
-    let files = file_changes::apply_or_wait(files, display, cell, link, changes, patience).await?;
+    let applied = file_changes::apply(files, display, cell, link, changes, patience).await?;
+    let files = file_changes::or_wait(applied, display, cell).await?;
     let summary = cells.display.summary(cell, finished.usage).await?;
     let message = ToNotebook::Finished {
         call: cell.call,

@@ -23,17 +23,14 @@ pub(super) struct NotApplied {
     pub(super) error: FilesError,
 }
 
-/// Applies a cell's changes to the notebook's folder. If none can be applied, the variables are applied all the same,
-/// with a warning. A program fails instead: its session ends with it.
-pub(super) async fn apply_or_wait(
-    files: &mut NotebookFiles,
+/// If none of the changes could be applied, the variables are applied all the same, with a warning, and the changes
+/// wait. A program fails instead: its session ends with it.
+pub(super) async fn or_wait(
+    applied: Result<Option<Committed>, NotApplied>,
     display: &mut Display,
     cell: &mut RemoteCell<'_>,
-    link: &mut Link,
-    changes: Option<Payload>,
-    patience: Duration,
 ) -> Result<FileChanges, Stop> {
-    match apply(files, display, cell, link, changes, patience).await? {
+    match applied {
         Ok(Some(committed)) => Ok(FileChanges::Committed(committed)),
         Ok(None) => Ok(FileChanges::None),
         Err(NotApplied { error, .. }) if cell.kind.is_program() => {
