@@ -5,8 +5,8 @@ use crate::{
     record::{MemoryCurve, Write},
 };
 use baton_protocol::{
-    Cell, ChunkHash, GpuUsage, JobId, JobKind, Manifest, NotebookId, Outcome, Piece, Priority,
-    State, StateVersion, Submission, TableId, Usage,
+    Cell, ChunkHash, GpuUsage, JobId, JobKind, Lock, LockFile, LockKind, Manifest, NotebookId,
+    Outcome, Piece, Priority, State, StateVersion, Submission, TableId, Usage,
 };
 use std::sync::Arc;
 
@@ -20,6 +20,17 @@ pub fn naming(hash: ChunkHash) -> State {
         segments: Vec::new(),
         dropped_segments: Vec::new(),
     })
+}
+
+/// The lock of an environment with this version of numpy.
+pub fn lock(version: &str) -> Lock {
+    Lock {
+        kind: LockKind::Requirements,
+        files: vec![LockFile {
+            name: "requirements.txt".to_owned(),
+            text: format!("numpy=={version}\n"),
+        }],
+    }
 }
 
 pub fn submission(job: JobId, state: State) -> Submission {

@@ -314,15 +314,21 @@ async fn a_waiting_job_is_stopped_and_its_owner_reads_by_whom() {
     while !matches!(bob.next().await, ToProxy::Events { .. }) {}
 }
 
+/// A job of Ada that runs, and that staff have stopped.
+async fn stopped_by_staff(broker: &Broker) -> (FakeWorker, FakeProxy, JobId) {
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut ada = proxy(broker, "ada").await;
+    let job = hold(&mut worker, &mut ada).await;
+    let path = format!("/v1/jobs/{job}/cancel");
+    done(broker, "tia-token", &path, json!({"reason": "it loops"})).await;
+    assert_eq!(worker.next().await, ToWorker::Cancel { job });
+    (worker, ada, job)
+}
+
 #[tokio::test]
 async fn a_running_job_is_interrupted() {
     let broker = class().await;
-    let mut worker = FakeWorker::new(&broker.dial).await;
-    let mut ada = proxy(&broker, "ada").await;
-    let job = hold(&mut worker, &mut ada).await;
-    let path = format!("/v1/jobs/{job}/cancel");
-    done(&broker, "tia-token", &path, json!({"reason": "it loops"})).await;
-    assert_eq!(worker.next().await, ToWorker::Cancel { job });
+    let (mut worker, mut ada, job) = stopped_by_staff(&broker).await;
     let interrupt = RemoteError {
         name: "KeyboardInterrupt".to_owned(),
         value: String::new(),
@@ -347,12 +353,7 @@ async fn a_running_job_is_interrupted() {
 #[tokio::test]
 async fn the_owner_of_a_job_without_result_reads_who_stopped_it() {
     let broker = class().await;
-    let mut worker = FakeWorker::new(&broker.dial).await;
-    let mut ada = proxy(&broker, "ada").await;
-    let job = hold(&mut worker, &mut ada).await;
-    let path = format!("/v1/jobs/{job}/cancel");
-    done(&broker, "tia-token", &path, json!({"reason": "it loops"})).await;
-    assert_eq!(worker.next().await, ToWorker::Cancel { job });
+    let (mut worker, mut ada, job) = stopped_by_staff(&broker).await;
     let over = JobEvent::Finished(Finished::without_state(Outcome::Cancelled, None));
     worker.report(job, 1, 2, vec![over]).await;
     let (outcome, error) = end(ada.events_after(job, 0).await);

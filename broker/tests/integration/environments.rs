@@ -3,9 +3,10 @@
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, started, submission,
 };
+use baton_broker_queue::samples::lock;
 use baton_protocol::{
-    Environment, EnvironmentState, Finished, JobEvent, JobId, JobKind, Lock, LockFile, LockKind,
-    Machine, Outcome, Requirement,
+    Environment, EnvironmentState, Finished, JobEvent, JobId, JobKind, Lock, Machine, Outcome,
+    Requirement,
     api::{EnvironmentLock, EnvironmentOverview, Page, Worker},
     encode,
     proxy::{FromProxy, WaitingReason},
@@ -15,16 +16,6 @@ use baton_transport::Api;
 use serde::de::DeserializeOwned;
 
 const COURSES: &str = "[course.ml101]\nenvironment = \"ml101\"\n";
-
-fn lock(version: &str) -> Lock {
-    Lock {
-        kind: LockKind::Requirements,
-        files: vec![LockFile {
-            name: "requirements.txt".to_owned(),
-            text: format!("numpy=={version}\n"),
-        }],
-    }
-}
 
 fn digest(lock: &Lock) -> String {
     baton_chunks::hash(&encode(lock)).to_string()

@@ -1,22 +1,13 @@
 //! Whose lock of an environment counts.
 
 use super::*;
-use baton_protocol::{Environment, EnvironmentState, Lock, LockFile, LockKind, Machine, encode};
+use crate::samples::lock;
+use baton_protocol::{Environment, EnvironmentState, Machine, encode};
 
 struct Workers {
     dispatch: Dispatch,
     start: Instant,
     seconds: u64,
-}
-
-fn lock(version: &str) -> Lock {
-    Lock {
-        kind: LockKind::Requirements,
-        files: vec![LockFile {
-            name: "requirements.txt".to_owned(),
-            text: format!("numpy=={version}\n"),
-        }],
-    }
 }
 
 fn digest(version: &str) -> String {
