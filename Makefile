@@ -12,6 +12,7 @@ PROFILE ?= dev
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 INSTALLED := $(VENV)/.installed-$(PROFILE)
+CLIPPY := cargo clippy --workspace --all-targets --locked --profile $(PROFILE) -- -D warnings
 
 export PATH := $(BIN):$(PATH)
 export PYTHON
@@ -56,8 +57,24 @@ lab: $(INSTALLED)
 	$(BIN)/jupyter lab --ServerApp.root_dir=examples/notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .PHONY: test
-test: browser lint test-rust test-python test-ends
+test: browser prepared lint test-rust test-python test-ends
 	@echo "Not run: make test-cuda-libraries (needs Python 3.10, and takes some minutes)"
+
+# The compiler works while packages are downloaded and unpacked, which keeps one processor busy at most.
+.PHONY: prepared
+prepared: $(BIN)/python
+	$(MAKE) compiled & trap "kill $$! 2>/dev/null || true" EXIT; $(MAKE) downloaded; wait $$!
+
+.PHONY: compiled
+compiled:
+	$(CLIPPY)
+	if cargo nextest --version >/dev/null 2>&1; \
+	then cargo nextest run --no-run --workspace --locked --cargo-profile $(PROFILE); \
+	else cargo test --no-run --workspace --locked --profile $(PROFILE); fi
+
+.PHONY: downloaded
+downloaded: $(foreach needed,dev build examples test cuda frameworks kubernetes,$(VENV)/.requirements-$(needed)) \
+	$(VENV)/.azurite $(VENV)/.suites $(VENV)/.hub $(VENV)/.batch $(VENV)/.labextension
 
 # The Rust tests start kernels, and these variables say where Python and the shim are. The tests wait a lot, so there are
 # two at a time for each processor.
@@ -141,7 +158,7 @@ gpu:
 .PHONY: lint
 lint: $(VENV)/.requirements-dev
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked --profile $(PROFILE) -- -D warnings
+	$(CLIPPY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy

@@ -25,9 +25,9 @@ SELECTED = "not gpu and not cuda_libraries"
 OF_ROOT = f"{SELECTED} and (root or owner or every_user) and not alone"
 ALONE = f"{SELECTED} and alone"
 OF_OTHERS = f"{SELECTED} and not root and not owner"
-# The tests of whole systems wait a lot, so three processes suit two processors; five take as long, and more often meet
-# a time limit. They run in the order of the folder, because the longest files have a single test and would come last.
-PROCESSES = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
+# The tests of whole systems wait more than they compute, so five processes suit two processors. They run in the order
+# of the folder, because the longest files have a single test and would come last.
+PROCESSES = ["-n", "5", "--dist", "loadfile", "--no-loadscope-reorder"]
 WRITTEN = [ROOT / "tests/artefacts", ROOT / ".hypothesis"]
 """Folders in which tests leave files."""
 OK, NO_TESTS = 0, 5

@@ -16,8 +16,8 @@ mod runtime;
 mod service;
 mod settings;
 mod signals;
+mod status_line;
 
-use anyhow::Context;
 use baton_gpu_worker::gpu::{sleep, trial};
 use baton_humanize::ERROR_PREFIX;
 use cli::{Command, Parsed};
@@ -35,11 +35,7 @@ fn main() -> ExitCode {
         }
         _ => run(&process, cli::parse(&arguments)),
     };
-    let result = result.and_then(|code| match output::missing() {
-        None => Ok(code),
-        Some(error) => Err(error).context("The output could not be written"),
-    });
-    result.unwrap_or_else(|error| {
+    output::or_missing(result).unwrap_or_else(|error| {
         report(&error);
         ExitCode::from(error.downcast_ref().map_or(1, RunError::exit_code))
     })

@@ -3,9 +3,11 @@
 //! **Invariant:** no command ends because its reader has ended. `baton run … | head -1` runs to its end, and so does
 //! a service whose terminal has been closed.
 
+use anyhow::Context;
 use std::{
     fmt::Arguments,
     io::{self, ErrorKind, Write},
+    process::ExitCode,
     sync::{Mutex, PoisonError},
 };
 
@@ -45,19 +47,29 @@ pub(crate) fn to_stderr(text: Arguments<'_>) {
 
 /// Returns whether the reader may read more of it.
 pub(crate) fn bytes_to_stdout(bytes: &[u8]) -> bool {
-    let mut stdout = io::stdout().lock();
-    let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
+    bytes_to(io::stdout().lock(), bytes)
+}
+
+/// For the output of a program, which is not about this program's own errors.
+pub(crate) fn bytes_to_stderr(bytes: &[u8]) {
+    bytes_to(io::stderr().lock(), bytes);
+}
+
+fn bytes_to(mut stream: impl Write, bytes: &[u8]) -> bool {
+    let written = stream.write_all(bytes).and_then(|()| stream.flush());
     let is_read = !written.as_ref().is_err_and(has_no_reader);
     note(written);
     is_read
 }
 
-/// Why output that has a reader could not be written.
-pub(crate) fn missing() -> Option<io::Error> {
-    MISSING
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .take()
+/// The result of a command, unless output that has a reader could not be written.
+pub(crate) fn or_missing(result: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
+    let code = result?;
+    let mut missing = MISSING.lock().unwrap_or_else(PoisonError::into_inner);
+    match missing.take() {
+        None => Ok(code),
+        Some(error) => Err(error).context("The output could not be written"),
+    }
 }
 
 fn note(written: io::Result<()>) {

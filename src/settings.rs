@@ -166,7 +166,7 @@ settings! {
         described: "`$XDG_STATE_HOME/baton`, else `/var/lib/baton` for root and `~/.local/state/baton` for others",
     };
 
-    #[doc = "The size limit of the trash: the files beside a notebook that `%%gpu` cells deleted or replaced. The oldest are removed first. `baton files restore` restores them."]
+    #[doc = "The size limit of the trash: the files beside a notebook that `%%gpu` cells deleted or replaced. The oldest are removed first; those of the last cell stay. `baton files restore` restores them."]
     trash_limit: Size = "trash.limit",
     flag: None,
     default: Text("1GiB");

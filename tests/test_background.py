@@ -216,6 +216,16 @@ def test_what_lands_while_the_kernel_is_idle_is_there_for_the_next_cell(kernel: 
     kernel.run("decimal.getcontext().prec = 28; np.seterr(all='warn')").ok()
 
 
+def test_values_that_it_shows_belong_to_no_other_cell(kernel: Kernel) -> None:
+    kernel.run("%config InteractiveShell.ast_node_interactivity = 'all'").ok()
+    shown = background(kernel, "1\n2")
+    mine = kernel.run("'mine'").ok().reply["execution_count"]
+    assert kernel.evaluate("job.result()") == 2
+    shown.wait_for(lambda result: [text for _, text in result.outputs] == ["1", "2"], "both values are shown")
+    assert kernel.evaluate(f"Out[{mine}], _{mine}") == ("mine", "mine")
+    kernel.run("%config InteractiveShell.ast_node_interactivity = 'last_expr'").ok()
+
+
 def test_a_plot_is_shown_below_its_cell(kernel: Kernel) -> None:
     kernel.run("%matplotlib inline\nimport matplotlib.pyplot as plt").ok()
     cell = background(kernel, "plt.plot([1, 2]); print('drawn')")
@@ -286,6 +296,21 @@ def test_its_output_is_shown_again(kernel: Kernel, gate: Gate) -> None:
     shown = kernel.run("%gpu_output").ok()
     assert "first words" in shown.stdout
     assert "'value'" in str(shown.outputs)
+
+
+def test_earlier_output_is_shown_while_a_result_waits_for_the_end_of_a_cell(kernel: Kernel, gate: Gate) -> None:
+    number = kernel.gpu("print('earlier')").ok().reply["execution_count"]
+    kernel.run(
+        "import gc, select\nfrom baton_shim.base.link import Link\n"
+        "proxy = next(found for found in gc.get_objects() if type(found) is Link).fileno()"
+    ).ok()
+    background(kernel, f"{gate.closed()}made = 1")
+    # The result arrives while this cell runs, so it cannot be applied yet.
+    cell = kernel.begin(f"print('begun')\nselect.select([proxy], [], [])\n%gpu_output {number}")
+    cell.wait_for_text("begun")
+    gate.open()
+    assert "earlier" in cell.finish().ok().stdout
+    assert kernel.evaluate("made") == 1
 
 
 def test_what_is_wrong_is_said_at_once(kernel: Kernel) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from end_to_end import Kernel
+from end_to_end import Kernel, Service
 
 LIBRARY = """
 calls = []
@@ -18,10 +17,9 @@ def set_policy(name):
 
 
 @pytest.fixture
-def kernel(new_kernel: Callable[..., Kernel], tmp_path: Path) -> Kernel:
-    """Has a library beside it that keeps its settings to itself."""
-    (tmp_path / "library.py").write_text(LIBRARY)
-    started = new_kernel(folder=tmp_path)
+def kernel(service: Service, new_kernel: Callable[..., Kernel]) -> Kernel:
+    """Has an installed library that keeps its settings to itself."""
+    started = service.kernel_with_library(new_kernel, LIBRARY)
     started.run("import library").ok()
     return started
 
@@ -106,7 +104,7 @@ def test_an_error_in_the_session_is_said_once_and_stops_nothing(kernel: Kernel) 
 
 def test_a_refused_cell_changes_nothing(kernel: Kernel) -> None:
     kernel.run("%%both\nlibrary.set_policy('a')").ok()
-    kernel.run("lines = open('library.py')").ok()
+    kernel.run("lines = open(library.__file__)").ok()
     assert kernel.gpu("lines.read()").error is not None
     assert kernel.gpu("library.calls").ok().value == "['a']"
 

@@ -6,6 +6,7 @@ JupyterLab is tested in `test_browser`.
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -102,7 +103,9 @@ def test_jupyter_console(place: Place) -> None:
         until("after 21")
     finally:
         kernel = psutil.Process(console.pid).children()
-        console.close(force=True)
+        console.kill(signal.SIGKILL)
+        console.wait()  # `close` gives up after a tenth of a second
+        console.close()
         # While it lives, it starts another service in place of one that is asked to end.
         assert not psutil.wait_procs(kernel, timeout=120)[1]
     check(ESCAPES.sub("", shown), "answer YES")

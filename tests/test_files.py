@@ -254,6 +254,19 @@ def test_only_what_is_opened_moves(kernel: Kernel, folder: Path, mirroring: tupl
 
 
 @when_opened
+def test_many_threads_open_files_at_once(kernel: Kernel, folder: Path) -> None:
+    """More than a job may have questions."""
+    for number in range(200):
+        (folder / f"{number}.txt").write_text(str(number))
+    kernel.gpu(
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "read = lambda number: int(open(f'{number}.txt').read())\n"
+        "with ThreadPoolExecutor(200) as pool: total = sum(pool.map(read, range(200)))"
+    ).ok()
+    assert kernel.evaluate("total") == sum(range(200))
+
+
+@when_opened
 def test_children_of_the_session_open_files(kernel: Kernel, folder: Path) -> None:
     for number in range(20):
         (folder / f"{number}.txt").write_text(str(number))

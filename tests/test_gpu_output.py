@@ -74,7 +74,7 @@ def test_everything_comes_from_one_kernel(kernel: Kernel) -> None:
 def test_memory_of_a_gpu_that_nobody_limits_is_said(kernel: Kernel) -> None:
     result = kernel.run("%%gpu --mem 1.5G\nprint('x')").ok()
     assert result.stdout == "x\n"
-    assert result.stderr.startswith("warning: --mem 1.5 GiB has no effect here: ")
+    assert result.stderr.startswith("warning: %%gpu --mem 1.5 GiB has no effect here: ")
     assert "hint: write it as 8G" in str(kernel.run("%%gpu --mem much\npass").reply)
 
 

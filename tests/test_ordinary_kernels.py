@@ -127,13 +127,14 @@ OF_LIBRARIES = {
     r"replaced (matplotlib|torch)\.[\w.]+\.(register\w*|unregister|addfont|enable_\w+|preferred_\w+)": NOTED,
     r"replaced torch\.(set_flush_denormal|set_warn_always)": NOTED,
     r"replaced urllib\.request\.install_opener": NOTED,
+    r"replaced tqdm\.std\.tqdm\.pandas": NOTED,
 }
 VIRTUAL = {
     r"replaced (torch|threading|baton_shim)\b.*": "virtual CUDA",
     r"replaced (traceback\._?walk_tb\w*|warnings\._showwarnmsg)": "reports without frames of virtual CUDA",
     r"sys\.modules: .*": "what virtual CUDA loads",
 }
-LOAD = "import matplotlib.pyplot, numpy, pandas, PIL.Image, torch"
+LOAD = "import matplotlib.pyplot, numpy, pandas, PIL.Image, torch, tqdm"
 
 
 @pytest.mark.parametrize("virtual", ["off", "on"])

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import threading
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from baton_shim.base.link import Link
+from baton_shim.notebook.again import Cell, RecentOutputs, published
+from baton_shim.notebook.home import Home
 from end_to_end import Kernel, wait_until
 
 SHOWS = (
@@ -76,3 +85,26 @@ def test_much_output_loses_its_beginning_and_says_so(kernel: Kernel) -> None:
 @pytest.mark.parametrize("code", ["%gpu_output", "%gpu_output 3"])
 def test_without_a_cell(new_kernel: Callable[[], Kernel], code: str) -> None:
     assert "No %%gpu cell has run yet" in str(new_kernel().run(code).reply)
+
+
+def test_an_interrupt_ends_the_wait_and_the_late_answer_is_not_mixed_with_the_next() -> None:
+    ours, theirs = socket.socketpair()
+    proxy = Link(theirs)
+    home: Any = SimpleNamespace(link=Link(ours), recent_outputs=RecentOutputs(), background=None)
+    home.overdue = lambda message: Home.overdue(home, message)
+    cell = Cell(1, range(3, 4), {}, None, None, [], [])
+
+    def interrupt() -> None:
+        assert proxy.receive() is not None
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        published(home, cell, 3)
+    thread.join()
+    for text in ("late", "next"):
+        proxy.send("publish", call=3, output={"kind": "stream", "content": f'{{"text": "{text}"}}'})
+        proxy.send("output_given", call=3, missing=0)
+    assert published(home, cell, 3) == [("stream", {"text": "next"})]
+    assert home.recent_outputs.abandoned == 0

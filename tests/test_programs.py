@@ -304,7 +304,7 @@ def test_a_session_that_is_killed_changes_nothing(programs: Programs) -> None:
     output, code = programs.run("-m", "baton", name)
     assert code == 0, output
     assert " [1] hint: " in output
-    assert "the block worked in the program's folder itself" in output
+    assert "the block worked in the current folder itself" in output
     assert "Your variables are as they were before the block" in output
     assert output.endswith("[1, 3]\n")
 

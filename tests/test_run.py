@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from end_to_end import Place, Service, wait_until
+from end_to_end.disks import Disk
 from end_to_end.runs import HELD, Runs, fetched, held, printed, read, row_of, wait_for_log, write
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_markdown_cell
@@ -211,6 +212,17 @@ def test_a_run_goes_on_when_nobody_reads_its_output(run: Runs, tmp_path: Path) -
     assert process.wait(timeout=300) == 0
     for seed in (1, 2, 3):
         assert printed(read(tmp_path / f"train.seed={seed}.out.ipynb").cells[-1]) == f"{seed}\n"
+
+
+@pytest.mark.parametrize("full", ["stdout", "stderr"])
+def test_output_of_a_script_that_cannot_be_written_is_an_error(run: Runs, tmp_path: Path, full: str) -> None:
+    (tmp_path / "train.py").write_text(f"import sys\nprint('result', file=sys.{full})\n")
+    with open("/dev/full", "w") as full_disk:
+        script = run.begin("train.py", **{full: full_disk.fileno()})
+        _, said = script.communicate(timeout=300)
+    assert script.returncode == 3
+    if full == "stdout":
+        assert "Error: The output could not be written\n  because: No space left on device" in said
 
 
 def test_a_time_limit(run: Runs, tmp_path: Path) -> None:
@@ -433,6 +445,31 @@ def test_a_run_fails_if_its_files_are_too_large_to_return(service: Service, tmp_
     ran = read(tmp_path / "train.out.ipynb")
     assert "warning: 'model.bin' (3 MiB) stays on the GPU machine" in printed(ran.cells[0])
     assert ran.metadata.baton.outcome == "service_failed"
+
+
+@pytest.mark.root("fill a disk")
+@pytest.mark.parametrize("printed", [0, 100_000])
+def test_a_run_whose_disk_is_full_tells_how_it_ended(
+    course: tuple[Service, Runs], tmp_path: Path, printed: int
+) -> None:
+    service, run = course
+    cell, sign = held(service.place, f"full-{printed}")
+    (run.folder / "train.py").write_text(cell + f"\nprint('x' * {printed})")
+    disk = Disk(tmp_path / "state", "2m")
+    try:
+        run = Runs(service.place, run.folder, XDG_STATE_HOME=str(disk.folder), **service.access)
+        job = run.detach("train.py")
+        wait_for_log(run, job, "begun")
+        disk.fill()
+        sign.touch()
+        said = run("-f", job, command="logs")
+        if printed:
+            assert said.returncode == 3
+            assert "The log lacks some of the output: No space left on device" in said.stderr
+        else:
+            assert said.returncode == 0, said.stderr
+    finally:
+        disk.close()
 
 
 def test_who_stopped_a_run_is_said(course: tuple[Service, Runs], tmp_path: Path) -> None:

@@ -154,6 +154,45 @@ def test_a_group_is_cancelled_with_what_it_has_not_submitted(run: Runs, place: P
     assert "no cell with an id ending in" in run("0123456789abcdef0123", command="cancel").stderr
 
 
+def test_a_job_is_cancelled_before_it_is_submitted(run: Runs, place: Place, tmp_path: Path) -> None:
+    cell, sign = held(place, "cancelled-to-come")
+    write(tmp_path / "long.ipynb", cell)
+    told = detach(run, "long.ipynb", "-p", "seed=1..3", "--at-once", "1")
+    wait_for_log(run, told["group"], " runs ")
+    said = run(told["jobs"][1]["job"][-8:], command="cancel")
+    assert said.returncode == 0, said.stderr
+    sign.touch()
+    followed = run("-f", told["group"], command="logs")
+    assert followed.stderr == "Of 3 jobs, 2 ran, 1 cancelled\n", followed.stdout
+    assert "seed=2 Cancelled before it was submitted\n" in followed.stdout
+    assert len(rows_of(run, told["group"])) == 2
+
+
+def test_two_runs_do_not_write_the_same_notebook(run: Runs, place: Place, tmp_path: Path) -> None:
+    cell, sign = held(place, "same-notebook")
+    write(tmp_path / "train.ipynb", cell)
+    told = detach(run, "train.ipynb", "-p", "seed=1..2", "--at-once", "1")
+    (tmp_path / "link").symlink_to(tmp_path)
+    for job, folder in zip(told["jobs"], ["link", "."], strict=True):
+        second = run("train.ipynb", "-o", f"{folder}/{Path(job['notebook']).name}")
+        assert second.returncode == 2, second.stderr
+        assert f"Job {job['job']}, which has not ended, writes " in second.stderr
+    sign.touch()
+    assert run("-f", told["group"], command="logs").returncode == 0
+    assert run("train.ipynb", "-o", Path(told["jobs"][0]["notebook"]).name).returncode == 0
+
+
+def test_of_runs_that_begin_at_once_one_writes_their_notebook(run: Runs, place: Place, tmp_path: Path) -> None:
+    cell, sign = held(place, "at-once")
+    write(tmp_path / "train.ipynb", cell)
+    runs = [run.begin("train.ipynb") for _ in range(3)]
+    wait_until(lambda: [one.poll() for one in runs].count(2) == 2, "two runs are refused")
+    sign.touch()
+    assert sorted(one.wait(timeout=300) for one in runs) == [0, 2, 2]
+    for one in runs:
+        one.communicate()
+
+
 def test_ctrl_c_ends_all_jobs(run: Runs, place: Place, tmp_path: Path) -> None:
     cell, _ = held(place, "interrupted-array")
     write(tmp_path / "long.ipynb", cell)

@@ -34,6 +34,10 @@ def failed(run: Runs, *cells: str, options: tuple[str, ...] = ()) -> str:
     return job
 
 
+def wait_for_end(run: Runs, job: str) -> None:
+    wait_until(lambda: not run.place.has("run", f"--in-background={job}"), "the process of the run has ended")
+
+
 def out(run: Runs) -> nbformat.NotebookNode:
     return read(run.folder / "train.out.ipynb")
 
@@ -67,7 +71,7 @@ def test_a_run_goes_on_at_the_cell_that_failed(run: Runs) -> None:
     for name in (job, about.job):
         assert run(name, command="fetch").returncode == 0
     assert "there is nothing to resume" in run("--resume", job).stderr
-    wait_until(lambda: not run.place.has("run", f"--in-background={job}"), "the process of the run has ended")
+    wait_for_end(run, job)
 
 
 def test_variables_are_kept_in_the_sandbox_of_a_course(service: Service) -> None:
@@ -97,7 +101,7 @@ def test_variables_that_are_kept_can_be_dropped(run: Runs) -> None:
     job = failed(run, LOADS, FAILS, LAST)
     assert f"`baton cancel {job}` drops them" in run(job, command="logs").stderr
     assert run(job, command="cancel").returncode == 0
-    wait_until(lambda: not run.place.has("run", f"--in-background={job}"), "the process of the run has ended")
+    wait_for_end(run, job)
 
 
 def test_it_may_fail_and_go_on_again(run: Runs) -> None:
@@ -113,7 +117,7 @@ def test_it_may_fail_and_go_on_again(run: Runs) -> None:
     ran = out(run)
     assert [printed(cell) for cell in ran.cells] == [model, "3\n", "new\n", f"{model.strip()} 3\n"]
     assert [went_on.cell for went_on in ran.metadata.baton.resumed] == [2, 2]
-    wait_until(lambda: not run.place.has("run", f"--in-background={job}"), "the process of the run has ended")
+    wait_for_end(run, job)
 
 
 @pytest.mark.parametrize("cells", [[LOADS + "\n", FAILS, LAST], ["print('more')", LOADS, FAILS, LAST], [FAILS]])
@@ -147,6 +151,16 @@ def test_a_module_that_changed_runs_all_cells_again(run: Runs) -> None:
     assert "All cells run again: helper.py has changed" in said.stdout
     assert printed(out(run).cells[0]) != model
     assert printed(out(run).cells[2]) == "mended\n"
+
+
+def test_a_run_that_fails_again_shows_its_traceback_once(run: Runs) -> None:
+    job = failed(run, LOADS, FAILS, LAST)
+    said = run("--resume", job)
+    assert said.returncode == 1
+    assert (said.stdout + said.stderr).count("Traceback (most recent call last)") == 1
+    assert "`baton run --resume" in said.stderr
+    assert run(job, command="cancel").returncode == 0
+    wait_for_end(run, job)
 
 
 def test_all_cells_run_again_where_the_variables_are_gone(run: Runs) -> None:
@@ -238,5 +252,5 @@ def test_what_cannot_be_resumed_is_told(run: Runs) -> None:
 
 def test_nothing_is_kept_for_longer_than_asked(run: Runs) -> None:
     job = failed(run, LOADS, FAILS, LAST, options=("--keep", "2s"))
-    wait_until(lambda: not run.place.has("run", f"--in-background={job}"), "the process of the run has ended")
+    wait_for_end(run, job)
     assert "kept until" not in run(job, command="logs").stderr

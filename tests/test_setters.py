@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from differential.notebooks import FOLDER
-from end_to_end import Kernel
+from end_to_end import Kernel, Service
 
 ROOT = Path(__file__).parent.parent
 LIBRARY = """
@@ -38,9 +38,8 @@ CALLED = "hint: library.set_backend() of In[{}] applies only in the notebook; wr
 
 
 @pytest.fixture
-def kernel(new_kernel: Callable[..., Kernel], tmp_path: Path) -> Kernel:
-    (tmp_path / "library.py").write_text(LIBRARY)
-    started = new_kernel(folder=tmp_path)
+def kernel(service: Service, new_kernel: Callable[..., Kernel]) -> Kernel:
+    started = service.kernel_with_library(new_kernel, LIBRARY)
     started.run("import library, numpy as np\nfrom library import register_format, Model").ok()
     return started
 
@@ -64,6 +63,15 @@ def test_what_counts_as_a_use(kernel: Kernel) -> None:
     assert "hint: register_format() of In[" in hints(kernel, "type(model).__name__")[0]
     kernel.run("library.set_backend('a')").ok()
     assert len(hints(kernel, "def f():\n    import library\nf()")) == 1
+
+
+def test_a_call_of_an_own_module_needs_no_hint(new_kernel: Callable[..., Kernel], tmp_path: Path) -> None:
+    """What it sets in its variables travels."""
+    (tmp_path / "library.py").write_text("chosen = []\ndef set_backend(name): chosen.append(name)")
+    kernel = new_kernel(folder=tmp_path)
+    kernel.run("import library\nlibrary.set_backend('a')").ok()
+    assert hints(kernel, "library.set_backend('b')") == []
+    assert kernel.evaluate("library.chosen") == ["a", "b"]
 
 
 def test_a_cell_for_both_needs_no_hint(kernel: Kernel) -> None:

@@ -54,6 +54,11 @@ impl Bucket {
         Duration::from_secs_f64((-self.left).max(0.0) / self.rate.a_second)
     }
 
+    /// A full bucket is the same as a new one.
+    pub(crate) fn is_full(&self, now: Instant) -> bool {
+        self.left_at(now) >= self.rate.burst
+    }
+
     fn left_at(&self, now: Instant) -> f64 {
         let since = now.saturating_duration_since(self.at).as_secs_f64();
         (self.left + since * self.rate.a_second).min(self.rate.burst)
@@ -82,11 +87,11 @@ impl<Key: Clone + Eq + Hash> Buckets<Key> {
         self.change(key, now, |bucket| bucket.charge(now, tokens))
     }
 
-    /// Removes full buckets, if there are more than `most` buckets. A full bucket is the same as a missing one.
+    /// Removes full buckets, if there are more than `most` buckets.
     pub(crate) fn forget_full(&self, most: usize, now: Instant) {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         if buckets.len() > most {
-            buckets.retain(|_, bucket| bucket.left_at(now) < bucket.rate.burst);
+            buckets.retain(|_, bucket| !bucket.is_full(now));
         }
     }
 

@@ -260,8 +260,13 @@ fn handle(
             connections.add(connection, outgoing);
             dispatch.on_worker_connected(connection, hello, batch);
         }
-        Event::FromProxy(connection, message, _booking) => {
+        Event::FromProxy(connection, message, booking) => {
+            let before = batch.actions.len();
             dispatch.on_proxy_message(connection, message, batch);
+            let is_relay = |action: &Action| matches!(action, Action::Relay { .. });
+            if batch.actions[before..].iter().any(is_relay) {
+                connections.keep_for_relay(booking);
+            }
         }
         Event::Unwelcome(connection, message, why, _booking) => {
             dispatch.on_proxy_refused(connection, message, &why, batch);
@@ -387,11 +392,12 @@ async fn send(
         Action::ToProxy(connection, message) => connections.send(connection, &message),
         Action::ToWorker(connection, message) => connections.send(connection, &message),
         Action::Relay { from, to, message } => {
-            if !connections.try_send_bulk(to, &message) {
+            if !connections.try_relay(to, &message) {
                 tracing::warn!(
                     "A worker does not read its notebooks' messages fast enough; closing the sender's connection"
                 );
                 connections.close(from);
+                dispatch.on_not_relayed(&message);
             }
         }
         Action::Forward(connection, job, events) => {

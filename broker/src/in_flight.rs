@@ -1,7 +1,8 @@
 //! Limits the bytes of messages that the broker holds: of each person, and of all people together.
 //!
 //! In: what connections and requests receive. Out: whether they may receive more. A message counts
-//! until it has been handled. Workers are not counted, so no notebook can take the room that they need.
+//! until it has been handled, and one that is passed on counts until it has been sent to its worker.
+//! Workers are not counted, so no notebook can take the room that they need.
 
 use std::{
     collections::HashMap,
@@ -50,7 +51,7 @@ impl InFlight {
     }
 }
 
-/// The bytes of a complete message that the broker has not handled yet.
+/// The bytes of a complete message that the broker has not handled or passed on yet.
 #[must_use]
 pub(crate) struct Booking {
     account: Option<(String, Arc<InFlight>)>,

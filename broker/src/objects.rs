@@ -18,6 +18,7 @@ mod tests;
 
 pub use address::{ChunkPlace, ChunkPlaceError, ObjectAddress, ObjectKind, ObjectOptions};
 
+use azure::Azure;
 use baton_broker_store::ObjectRow;
 use baton_humanize::root_cause;
 use baton_protocol::{ChunkHash, Grant};
@@ -28,7 +29,7 @@ use futures_util::{
     stream::{self, BoxStream},
 };
 use object_store::{ObjectMeta, ObjectStoreExt, path::Path};
-use provider::{Provider, Signed};
+use provider::{Connector, Provider, Signed};
 use space::Space;
 use std::path::PathBuf;
 
@@ -119,7 +120,7 @@ impl Objects {
         limit_bytes: u64,
     ) -> Result<Self, ObjectsError> {
         Ok(Self {
-            provider: provider::open(address, options, ca_file.clone())?,
+            provider: open_provider(address, options, ca_file.clone())?,
             prefix: Path::from(address.prefix.as_str()),
             ca_file,
             limit_bytes,
@@ -258,6 +259,20 @@ impl Objects {
         let folder = self.prefix.clone().join(&hash[..2]);
         folder.join(format!("{hash}.{}", row.object))
     }
+}
+
+fn open_provider(
+    address: &ObjectAddress,
+    options: &ObjectOptions,
+    ca_file: Option<PathBuf>,
+) -> Result<Box<dyn Provider>, ObjectsError> {
+    let (bucket, connector) = (address.bucket.as_str(), Connector { ca_file });
+    let options = options.of_kind(address.kind);
+    Ok(match address.kind {
+        ObjectKind::S3 => Box::new(s3::open(bucket, options, connector)?),
+        ObjectKind::Azure => Box::new(Azure::open(bucket, options, connector)?),
+        ObjectKind::Google => Box::new(google::open(bucket, options, connector)?),
+    })
 }
 
 fn grant(row: &ObjectRow, signed: Signed) -> Grant {

@@ -1,14 +1,15 @@
-//! Limits the output that the broker stores of each open job, and counts it for its person.
+//! Limits the output and questions that the broker stores of each open job, and counts all events for its person.
 //!
-//! In: changes that are about to be stored. Out: which outputs are deleted for them, the oldest first.
+//! In: changes that are about to be stored. Out: which of these events are deleted for them, the oldest first.
 //! A connected notebook has already been sent these. A notebook that reads the job's events later
 //! finds a message in their place.
 //!
-//! **Invariant:** a job has at most [`PARTS`] + 1 entries here, however many outputs it has.
+//! **Invariant:** a job has at most [`PARTS`] + 1 entries here, however many events it has.
 
 use crate::quota::Quotas;
 use baton_broker_queue::{OpenJob, Write};
-use baton_protocol::{JobEvent, JobId, encoded_bytes};
+use baton_broker_store::is_limited;
+use baton_protocol::{JobId, encoded_bytes};
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
@@ -30,7 +31,7 @@ struct OfJob {
     parts: VecDeque<Part>,
 }
 
-/// Consecutive outputs.
+/// Consecutive outputs and questions.
 struct Part {
     /// The number of the last one.
     last: u64,
@@ -83,15 +84,13 @@ impl Outputs {
             }
             Write::Events { job, events, .. } => {
                 let of_job = self.jobs.get_mut(job)?;
-                let before_bytes = of_job.bytes;
                 for event in events {
-                    if let JobEvent::Output(_) = &event.event {
-                        let bytes = encoded_bytes(&event.event) as u64;
+                    let bytes = encoded_bytes(&event.event) as u64;
+                    self.quotas.add(&of_job.owner, bytes);
+                    if is_limited(&event.event) {
                         of_job.add(event.number, bytes, self.limit_bytes / PARTS);
                     }
                 }
-                let new_bytes = of_job.bytes - before_bytes;
-                self.quotas.add(&of_job.owner, new_bytes);
                 let through = of_job.cut(self.limit_bytes)?;
                 Some(Write::DropOutputs { job: *job, through })
             }
@@ -120,7 +119,7 @@ impl OfJob {
     }
 
     /// Forgets the oldest parts above the limit, but never the newest part. Returns the number of the
-    /// last output in them.
+    /// last event in them.
     fn cut(&mut self, limit_bytes: u64) -> Option<u64> {
         let mut through = None;
         while self.bytes > limit_bytes && self.parts.len() > 1 {
@@ -129,5 +128,53 @@ impl OfJob {
             through = Some(oldest.last);
         }
         through
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use baton_broker_queue::samples::{naming, submit};
+    use baton_broker_store::Store;
+    use baton_protocol::{
+        ChunkHash, Finished, JobEvent, Manifest, NumberedEvent, Outcome, Piece, State,
+    };
+
+    /// A notebook that never takes its results keeps them.
+    #[tokio::test]
+    async fn the_results_of_open_jobs_count_for_their_person() {
+        const LIMIT: u64 = 100_000;
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("broker.db").into();
+        let store = Store::open(&database).await.unwrap();
+        let quotas = Arc::new(Quotas::new(Some(LIMIT), store.clone()));
+        let mut outputs = Outputs::of(&[], &HashMap::new(), LIMIT, Arc::clone(&quotas));
+        assert_eq!(quotas.take("", 1000).await.unwrap(), None);
+        let State::Chunks(manifest) = naming(ChunkHash([0; 32])) else {
+            panic!("it names chunks");
+        };
+        let result = Manifest {
+            stream: vec![Piece::Inline(vec![0; 95_000].into())],
+            ..manifest.clone()
+        };
+        let end = JobEvent::Finished(Finished {
+            state: Some(State::Chunks(result)),
+            ..Finished::without_state(Outcome::Ok, None)
+        });
+        let job = JobId::random();
+        let finished = Write::Events {
+            job,
+            acknowledged: Some(1),
+            events: vec![NumberedEvent {
+                number: 1,
+                event: end,
+            }],
+        };
+        let writes = [submit(job, State::Chunks(manifest)), finished];
+        assert!(writes.iter().all(|write| outputs.note(write).is_none()));
+        store.apply(&writes).await.unwrap();
+        assert!(quotas.take("", 10_000).await.unwrap().is_some());
     }
 }

@@ -94,7 +94,7 @@ mod tests {
     use baton_broker_queue::Account;
     use baton_protocol::ChunkHash;
 
-    const LIMIT: u64 = 100;
+    const LIMIT: u64 = 100_000;
 
     struct Class {
         store: Store,
@@ -137,29 +137,41 @@ mod tests {
     #[tokio::test]
     async fn a_person_stores_up_to_the_limit_and_not_a_byte_more() {
         let class = Class::new().await;
-        class.store("ada", 1, 40).await;
-        assert_eq!(class.held_if_too_much("ada", 60).await, None);
-        class.store("ada", 2, 60).await;
-        assert_eq!(class.held_if_too_much("ada", 1).await, Some(100));
-        assert_eq!(class.held_if_too_much("ben", 100).await, None);
+        class.store("ada", 1, 40_000).await;
+        assert_eq!(class.held_if_too_much("ada", 60_000).await, None);
+        class.store("ada", 2, 60_000).await;
+        assert_eq!(class.held_if_too_much("ada", 1).await, Some(100_000));
+        assert_eq!(class.held_if_too_much("ben", 100_000).await, None);
     }
 
     #[tokio::test]
     async fn what_was_counted_too_high_is_counted_again_before_anything_is_refused() {
         let class = Class::new().await;
-        // The same 30 bytes are stored only once.
+        // The same 30,000 bytes are stored only once.
         for _ in 0..10 {
-            assert_eq!(class.held_if_too_much("ada", 30).await, None);
-            class.store("ada", 1, 30).await;
+            assert_eq!(class.held_if_too_much("ada", 30_000).await, None);
+            class.store("ada", 1, 30_000).await;
         }
     }
 
     #[tokio::test]
     async fn what_is_held_without_a_question_counts() {
         let class = Class::new().await;
-        assert_eq!(class.held_if_too_much("ada", 10).await, None);
-        class.quotas.add("ada", 95);
-        class.store("ada", 1, 95).await;
-        assert_eq!(class.held_if_too_much("ada", 10).await, Some(95));
+        assert_eq!(class.held_if_too_much("ada", 10_000).await, None);
+        class.quotas.add("ada", 95_000);
+        class.store("ada", 1, 95_000).await;
+        assert_eq!(class.held_if_too_much("ada", 10_000).await, Some(95_000));
+    }
+
+    /// Each takes a block of the disk and a row of the database.
+    #[tokio::test]
+    async fn a_chunk_of_a_few_bytes_counts_as_four_kibibytes() {
+        let class = Class::new().await;
+        for content in 0..10 {
+            class.store("ada", content, 3).await;
+        }
+        class.store("ada", 10, 5000).await;
+        let held = class.held_if_too_much("ada", LIMIT).await;
+        assert_eq!(held, Some(10 * 4096 + 5000));
     }
 }

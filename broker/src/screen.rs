@@ -5,7 +5,11 @@
 //! with the message.
 
 use crate::{
-    chunk_store::ChunkStore, engine::Event, in_flight::Booking, pace::Verdict, quota::Quotas,
+    chunk_store::ChunkStore,
+    engine::Event,
+    in_flight::Booking,
+    pace::{Pace, Verdict},
+    quota::Quotas,
     submissions::Submissions,
 };
 use baton_broker_queue::{Account, ConnectionId, Unwelcome, fits, measured};
@@ -21,6 +25,7 @@ pub(crate) struct Screen {
     pub(crate) chunks: ChunkStore,
     pub(crate) quotas: Arc<Quotas>,
     pub(crate) submissions: Arc<Submissions>,
+    pub(crate) pace: Pace,
     /// The person whose cells are counted; `None` for no limit.
     pub(crate) counted: Option<Arc<str>>,
 }
@@ -32,9 +37,8 @@ impl Screen {
         connection: ConnectionId,
         message: FromProxy,
         booking: Booking,
-        verdict: Verdict,
     ) -> Option<Event> {
-        match verdict {
+        match self.pace.count(Instant::now()) {
             Verdict::Wait(Duration::ZERO) => {}
             Verdict::Wait(wait) => sleep(wait).await,
             Verdict::TooMuch => {

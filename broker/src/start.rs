@@ -108,6 +108,7 @@ impl Base {
             requests_of_person: Arc::new(Connections::of_requests(config.connections_a_person)),
             in_flight: Arc::default(),
             submissions: Arc::default(),
+            paces: Arc::default(),
             leadership: self.leadership.subscribe(),
             pools,
         }

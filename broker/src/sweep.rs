@@ -11,6 +11,7 @@
 mod clock;
 
 use crate::{chunk_store::ChunkStore, clock::unix_ms, engine::Event, objects::Objects};
+use baton_broker_queue::Account;
 use baton_broker_store::{ObjectRow, Store, StoreError};
 use baton_protocol::{ChunkHash, JobId};
 use clock::Clock;
@@ -38,6 +39,9 @@ pub(crate) struct Retention {
     pub(crate) chunks: Duration,
     pub(crate) jobs: Duration,
 }
+
+/// A chunk, and its holders that do not need it.
+type Stale = (ChunkHash, Vec<Account>);
 
 /// What a sweep has deleted.
 #[derive(Debug, Default)]
@@ -67,7 +71,7 @@ async fn sweep_regularly(
     inbox: mpsc::Sender<Event>,
 ) {
     let started_ms = unix_ms();
-    let (mut adopted, mut clock) = (false, None);
+    let (mut adopted_ms, mut clock) = (None, None);
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -84,7 +88,7 @@ async fn sweep_regularly(
         if !clock.is_believed(now_ms, Instant::now()) {
             continue;
         }
-        let swept = round(store, chunks, retention, &mut adopted, now_ms).await;
+        let swept = round(store, chunks, retention, &mut adopted_ms, now_ms).await;
         if !swept.jobs.is_empty() {
             // The engine ends only with the broker.
             let _ = inbox.send(Event::JobsDeleted(swept.jobs)).await;
@@ -164,30 +168,35 @@ pub(crate) async fn check_uploads(store: &Store, objects: &Objects) -> anyhow::R
     Ok(count - objects.delete(wrong).await)
 }
 
-/// One round. Nothing is swept before all files are adopted, which only the leader can do.
+/// One round. Nothing is swept before all files are adopted, which only the leader can do. `adopted_ms`: when it did.
 pub(crate) async fn round(
     store: &Store,
     chunks: &ChunkStore,
     retention: Retention,
-    adopted: &mut bool,
+    adopted_ms: &mut Option<i64>,
     now_ms: i64,
 ) -> Swept {
     // Another broker sweeps. If this one becomes the leader again, it must first adopt all files.
     if store.check_leadership().await.is_err() {
-        *adopted = false;
+        *adopted_ms = None;
         return Swept::default();
     }
-    if !*adopted && let Err(error) = adopt(store, chunks, now_ms).await {
-        tracing::error!("Failed to count the stored chunks: {error:#}");
-        return Swept::default();
-    }
-    *adopted = true;
+    let since_ms = match *adopted_ms {
+        Some(since_ms) => since_ms,
+        None => match adopt(store, chunks, now_ms).await {
+            Ok(()) => *adopted_ms.insert(now_ms),
+            Err(error) => {
+                tracing::error!("Failed to count the stored chunks: {error:#}");
+                return Swept::default();
+            }
+        },
+    };
     if let ChunkStore::Objects(objects) = chunks
         && let Err(error) = check_uploads(store, objects).await
     {
         tracing::error!("Failed to look at the uploads that are under way: {error:#}");
     }
-    let swept = sweep(store, chunks, retention, now_ms).await;
+    let swept = sweep(store, chunks, retention, since_ms, now_ms).await;
     match &swept {
         Ok(Swept { chunks: 0, .. }) | Err(StoreError::NotLeader) => {}
         Ok(Swept { chunks, .. }) => {
@@ -198,12 +207,12 @@ pub(crate) async fn round(
     swept.unwrap_or_default()
 }
 
-/// Gives each file a row, and keeps everything for another term. A database that was restored from
-/// a copy does not know newer files, which would otherwise never be deleted.
+/// Gives each file a row. A database that was restored from a copy does not know newer files, which would otherwise
+/// never be deleted.
 pub(crate) async fn adopt(store: &Store, chunks: &ChunkStore, now_ms: i64) -> anyhow::Result<()> {
     let ChunkStore::Folder(chunks) = chunks else {
         // Objects without a row are deleted when the bucket is listed.
-        return Ok(store.chunks().adopt(&[], now_ms).await?);
+        return Ok(());
     };
     let chunks = Arc::clone(chunks);
     let stored = tokio::task::spawn_blocking(move || chunks.list()).await??;
@@ -211,13 +220,16 @@ pub(crate) async fn adopt(store: &Store, chunks: &ChunkStore, now_ms: i64) -> an
         .iter()
         .map(|chunk| (chunk.hash, chunk.bytes))
         .collect();
-    Ok(store.chunks().adopt(&files, now_ms).await?)
+    let nobody = Account::default();
+    Ok(store.chunks().hold(&nobody, &files, now_ms).await?)
 }
 
+/// Chunks that were held at `adopted_ms` count as touched then: no row of them is changed.
 pub(crate) async fn sweep(
     store: &Store,
     chunks: &ChunkStore,
     retention: Retention,
+    adopted_ms: i64,
     now_ms: i64,
 ) -> Result<Swept, StoreError> {
     store.check_leadership().await?;
@@ -225,22 +237,31 @@ pub(crate) async fn sweep(
     let jobs = store.jobs();
     jobs.delete_old_outputs(before(now_ms, outputs)).await?;
     let jobs = jobs.delete_old(before(now_ms, retention.jobs)).await?;
-    let chunks = sweep_chunks(store, chunks, before(now_ms, retention.chunks)).await?;
+    let touched_before = before(now_ms, retention.chunks);
+    let stale = match adopted_ms < touched_before {
+        true => stale(store, touched_before).await?,
+        false => Vec::new(),
+    };
+    let chunks = delete_chunks(store, chunks, &stale, touched_before).await?;
     Ok(Swept { chunks, jobs })
 }
 
+async fn stale(store: &Store, touched_before: i64) -> Result<Vec<Stale>, StoreError> {
+    let live = store.live_chunks().await?;
+    store.chunks().stale(touched_before, &live).await
+}
+
 /// Returns the number of deleted chunks.
-async fn sweep_chunks(
+async fn delete_chunks(
     store: &Store,
     chunks: &ChunkStore,
+    stale: &[Stale],
     touched_before: i64,
 ) -> Result<usize, StoreError> {
-    let live = store.live_chunks().await?;
-    let stale = store.chunks().stale(touched_before, &live).await?;
     let chunks = match chunks {
         ChunkStore::Folder(chunks) => chunks,
         ChunkStore::Objects(objects) => {
-            let unheld = store.objects().forget(&stale, touched_before).await?;
+            let unheld = store.objects().forget(stale, touched_before).await?;
             let count = unheld.len();
             let failed = objects.delete(unheld).await;
             objects.space.count(store).await?;
@@ -249,7 +270,7 @@ async fn sweep_chunks(
     };
     store
         .chunks()
-        .delete(&stale, touched_before, &|hash| match chunks.remove(hash) {
+        .delete(stale, touched_before, &|hash| match chunks.remove(hash) {
             Ok(()) => true,
             Err(error) => {
                 tracing::error!("Chunk {hash} cannot be deleted: {error}");

@@ -1,6 +1,7 @@
 //! What the broker serves over HTTP.
 
 mod access;
+mod admission;
 pub(crate) mod api;
 pub(crate) mod attachable;
 mod attempts;
@@ -16,6 +17,7 @@ mod limits;
 mod meter;
 mod metrics;
 pub(crate) mod page;
+mod problem;
 mod seldom;
 mod serve;
 mod sign_in;
@@ -27,6 +29,7 @@ use crate::{
     engine::{Event, Leadership},
     in_flight::InFlight,
     metrics::Metrics,
+    pace::Paces,
     pools::Pools,
     quota::Quotas,
     submissions::Submissions,
@@ -50,6 +53,7 @@ pub use chunk_listener::{ChunkListener, serve_chunks};
 pub(crate) use chunks::hold_public;
 pub(crate) use limits::{Connections, Limits, limited};
 pub(crate) use meter::{Meter, OfBody, Watch};
+pub(crate) use problem::ApiError;
 pub(crate) use serve::serve;
 pub(crate) use sign_in::sign_out;
 
@@ -75,6 +79,7 @@ pub(crate) struct Shared {
     pub(crate) requests_of_person: Arc<Connections>,
     pub(crate) in_flight: Arc<InFlight>,
     pub(crate) submissions: Arc<Submissions>,
+    pub(crate) paces: Arc<Paces>,
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) pools: Pools,
 }
@@ -88,10 +93,10 @@ pub(crate) fn router(shared: Shared) -> Router {
             .layer(DefaultBodyLimit::max(LARGEST_BODY))
             .layer(middleware::from_fn_with_state(
                 shared.clone(),
-                limits::limit,
+                admission::limit,
             ))
     };
-    let no_workers = middleware::from_fn(access::no_workers);
+    let no_workers = middleware::from_fn(admission::no_workers);
     let for_programs = Router::new()
         .merge(sockets::for_proxies())
         .merge(limited(api::routes()))
@@ -101,23 +106,23 @@ pub(crate) fn router(shared: Shared) -> Router {
         .merge(
             limited(api::for_monitors())
                 .route("/metrics", get(metrics::show))
-                .layer(middleware::from_fn(access::only_monitors)),
+                .layer(middleware::from_fn(admission::only_monitors)),
         )
         .merge(limited(api::for_joining_workers()))
-        .merge(sockets::for_workers().layer(middleware::from_fn(access::only_workers)))
+        .merge(sockets::for_workers().layer(middleware::from_fn(admission::only_workers)))
         .merge(chunks::routes())
         .merge(grants::routes())
         .merge(chunk_listener::questions())
         .layer(middleware::from_fn_with_state(
             shared.clone(),
-            access::programs_need_token,
+            admission::programs_need_token,
         ));
     let for_people =
         limited(page::routes())
             .layer(no_workers)
             .layer(middleware::from_fn_with_state(
                 shared.clone(),
-                access::people_need_token,
+                admission::people_need_token,
             ));
     let router = Router::new()
         .merge(for_programs)

@@ -166,11 +166,12 @@ impl Agent {
         failing: Option<String>,
         reports: mpsc::UnboundedSender<Report>,
     ) -> Self {
+        let link = Link::new(context.config.dial.clone());
         let mut agent = Self {
-            link: Link::new(context.config.dial.clone()),
             worker: context.config.id,
             name: context.config.name.clone().unwrap_or_default(),
-            jobs: Jobs::new(reports.clone()),
+            jobs: Jobs::new(reports.clone(), link.watch()),
+            link,
             notebooks: Notebooks::new(Arc::clone(&context), reports.clone()),
             context,
             announced,

@@ -10,7 +10,7 @@
 //!
 //! **Invariant:** no I/O; the clock comes from the caller.
 
-use baton_protocol::{Output, outbox::output_bytes};
+use baton_protocol::{Bound, Output, outbox::output_bytes};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::VecDeque,
@@ -57,7 +57,8 @@ impl Batcher {
         } else {
             2 * PENDING_BYTES
         };
-        if bytes > PENDING_BYTES || self.pending_bytes + bytes > most_bytes {
+        let fits = bytes <= PENDING_BYTES && Bound::EVENT.allows(&output);
+        if !fits || self.pending_bytes + bytes > most_bytes {
             self.left_out += 1;
             return;
         }
@@ -244,6 +245,15 @@ mod tests {
             .collect();
         assert_eq!(kinds, ["display_data", "comm_msg", "stream"]);
         assert!(!batcher.is_full());
+    }
+
+    #[test]
+    fn an_output_of_more_parts_than_the_broker_accepts_is_left_out() {
+        let empty = Output {
+            buffers: vec![bytes::Bytes::new(); Bound::EVENT.elements + 1],
+            ..other("display_data", 10)
+        };
+        check(vec![empty], &[left_out_message(1)]);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use baton_protocol::{Cell, NotebookId, Submission, shim::Hello};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -49,6 +50,13 @@ impl Context {
         let mut context = self.clone();
         context.access.chunk_client = self.access.chunk_client.clone().of_notebook(notebook);
         context
+    }
+
+    /// How long a session may copy deferred state of this size, which it has announced itself.
+    pub(crate) fn copying_time(&self, deferred_bytes: u64) -> Duration {
+        const SLOWEST_BYTES_PER_SECOND: u64 = 256 << 20;
+        let bytes = deferred_bytes.min(self.access.state_limit_bytes());
+        self.config.answer_patience + Duration::from_secs(bytes / SLOWEST_BYTES_PER_SECOND)
     }
 
     /// The Python of the environment. Without an environment, that of the worker, or else that of the notebook.
@@ -127,7 +135,8 @@ impl Context {
             },
         };
         if let Some(error) = hello.gpu_error {
-            tracing::warn!("{}", messages::no_gpu_in_sessions(&error));
+            let why = messages::no_gpu_in_sessions(&error);
+            tracing::warn!("{}", why.replacen("\nhint: ", "; hint: ", 1));
         }
         Ok(hello.python_version)
     }

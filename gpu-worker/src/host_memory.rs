@@ -3,8 +3,9 @@
 //! In: `/proc`, and the files of control groups.
 
 use crate::processes;
+use baton_chunks::memory::Room;
 use nix::unistd::Pid;
-use std::{fs, path::Path, sync::LazyLock};
+use std::{fs, sync::LazyLock};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Memory {
@@ -27,7 +28,7 @@ pub(crate) fn total_bytes() -> u64 {
 pub(crate) fn available_bytes() -> u64 {
     let memory = memory();
     let available = memory.total_bytes - memory.used_bytes;
-    allowed_to("self").map_or(available, |allowed| allowed.min(available))
+    available.min(Room::of_groups("self").free_bytes)
 }
 
 /// How much more memory a session's process may use by its control groups and by `session_limit_bytes`,
@@ -37,55 +38,8 @@ pub(crate) fn left_to(process: Pid, session_limit_bytes: Option<u64>) -> u64 {
         return 0;
     }
     let left = |limit: u64| limit.saturating_sub(processes::resident_bytes(process, Some(limit)));
-    let limits = [
-        allowed_to(&process.to_string()),
-        session_limit_bytes.map(left),
-    ];
-    limits.into_iter().flatten().min().unwrap_or(u64::MAX)
-}
-
-/// How much more the control groups of a process allow; `None` if they set no limit.
-fn allowed_to(process: &str) -> Option<u64> {
-    let groups = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap_or_default();
-    let allowed = groups.lines().filter_map(|line| {
-        let (_, rest) = line.split_once(':')?;
-        let (controllers, path) = rest.split_once(':')?;
-        allowed_in(controllers, Path::new(path))
-    });
-    allowed.min()
-}
-
-/// How much more a group and its ancestors allow. In a container, the path may be the host's, so that only the
-/// root exists.
-fn allowed_in(controllers: &str, path: &Path) -> Option<u64> {
-    let (root, limit, usage) = match controllers {
-        "" => ("/sys/fs/cgroup", "memory.max", "memory.current"),
-        some if some.split(',').any(|one| one == "memory") => (
-            "/sys/fs/cgroup/memory",
-            "memory.limit_in_bytes",
-            "memory.usage_in_bytes",
-        ),
-        _ => return None,
-    };
-    let groups = path.ancestors().filter_map(|group| {
-        let folder = Path::new(root).join(group.strip_prefix("/").ok()?);
-        let read = |name| fs::read_to_string(folder.join(name)).ok();
-        left_of(&read(limit)?, &read(usage)?, &read("memory.stat")?)
-    });
-    groups.min()
-}
-
-/// How much more a group allows. Cached files that could be evicted do not count as used.
-fn left_of(limit: &str, usage: &str, stat: &str) -> Option<u64> {
-    let forgettable = stat.lines().find_map(|line| {
-        let (name, bytes) = line.split_once(' ')?;
-        let is_meant = matches!(name, "inactive_file" | "total_inactive_file");
-        is_meant.then(|| bytes.parse::<u64>().ok())?
-    });
-    let used: u64 = usage.trim().parse().ok()?;
-    let used = used.saturating_sub(forgettable.unwrap_or(0));
-    // Version 2 writes `max` if there is no limit.
-    Some(limit.trim().parse::<u64>().ok()?.saturating_sub(used))
+    let allowed = Room::of_groups(&process.to_string()).free_bytes;
+    allowed.min(session_limit_bytes.map_or(u64::MAX, left))
 }
 
 fn memory_of(meminfo: &str) -> Memory {
@@ -127,11 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_group_leaves_what_it_does_not_use() {
-        let stat = "anon 5\ninactive_file 100\nactive_file 7\n";
-        assert_eq!(left_of("1000\n", "400\n", stat), Some(700));
-        assert_eq!(left_of("1000\n", "1200\n", ""), Some(0));
-        assert_eq!(left_of("max\n", "400\n", stat), None);
+    fn what_is_available_is_less_than_all() {
         let available = available_bytes();
         assert!(available > 0 && available <= memory().total_bytes);
     }

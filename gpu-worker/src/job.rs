@@ -21,15 +21,15 @@ use crate::{
     context::Context,
     gpu::{Cell, Membership},
     messages,
-    questions::Questions,
+    questions::{Questions, Waits},
     report::{EventSink, PromisedEvent},
     sandbox::Share,
     session::Session,
 };
 use baton_protocol::{
-    ChunkHash, Finished, JobEvent, Outcome, RemoteError, Submission, shim::ToSession,
+    ChunkHash, Finished, JobEvent, JobKind, Outcome, RemoteError, Submission, shim::ToSession,
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -67,9 +67,13 @@ pub(crate) struct EndGuard {
 }
 
 impl EndGuard {
-    pub(crate) fn new(events: EventSink, questions: Questions, revoked: CancellationToken) -> Self {
-        let error = messages::session_failed("The worker failed while it ran the cell");
-        let failed = Ending::without_state(Outcome::WorkerLost, error);
+    pub(crate) fn new(
+        kind: JobKind,
+        events: EventSink,
+        questions: Questions,
+        revoked: CancellationToken,
+    ) -> Self {
+        let failed = Ending::without_state(Outcome::WorkerLost, messages::worker_failed(kind));
         Self {
             end: PromisedEvent::new(events, revoked, failed.into()),
             questions,
@@ -143,7 +147,8 @@ pub(crate) async fn run_job(
     mut job: Job,
 ) -> Option<Session> {
     if let Some(code) = gpu_fault(session.as_ref(), deferred).await {
-        job.warnings.push(messages::gpu_failed_before(code));
+        let kind = job.submission.cell.kind;
+        job.warnings.push(messages::gpu_failed_before(kind, code));
         session = None;
     }
     let revoked = job.revoked.clone();
@@ -204,10 +209,22 @@ async fn prepare_and_run(
     deferred: &mut Deferred,
     job: &mut Job,
 ) -> Ended {
-    let cancelled = job.cancelled.clone();
+    let (kind, cancelled, questions) = (
+        job.submission.cell.kind,
+        job.cancelled.clone(),
+        job.questions.clone(),
+    );
+    let waits = Waits {
+        silent: context.config.answer_patience,
+        in_all: job.submission.cell.timeout_ms.map(Duration::from_millis),
+    };
     let prepared = tokio::select! {
         prepared = wake_and_prepare(context, session, deferred, job) => prepared,
-        () = cancelled.cancelled() => Err(Ending::without_state(Outcome::Cancelled, messages::cancelled())),
+        neglect = questions.neglected(waits) => {
+            tracing::warn!(?neglect, "A notebook did not answer in time, so its job does not start");
+            Err(Ending::without_state(Outcome::Refused, messages::neglected(kind, neglect)))
+        }
+        () = cancelled.cancelled() => Err(Ending::without_state(Outcome::Cancelled, messages::cancelled(kind))),
     };
     match prepared {
         Ok(ready) => {
@@ -231,7 +248,8 @@ async fn wake_and_prepare<'context>(
         && let Err(error) = asleep.wake().await
     {
         tracing::warn!("A session could not return to the GPU: {error}");
-        job.warnings.push(messages::gpu_not_back());
+        let kind = job.submission.cell.kind;
+        job.warnings.push(messages::gpu_not_back(kind));
         *session = None;
     }
     prepare::prepare(context, session, deferred, job).await

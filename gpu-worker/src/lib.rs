@@ -18,6 +18,7 @@ mod deadline;
 mod device;
 mod disk;
 mod environments;
+mod fitting;
 pub mod gpu;
 mod host_memory;
 mod job;
@@ -106,6 +107,9 @@ pub struct Config {
     pub session_cpus: Option<u32>,
     /// The size of each private folder in memory of a session in bubblewrap's sandbox.
     pub session_scratch_bytes: u64,
+    /// How long a cell that has not started waits for a notebook that gives no sign of preparing an answer, and for a
+    /// session that copies a small deferred state.
+    pub answer_patience: Duration,
     /// How long an interrupted cell may take to end before its session is ended.
     pub cancel_grace: Duration,
     /// How long running cells may continue after [`Stop::WhenCellsEnd`]; `None`: each until its own time limit.

@@ -8,7 +8,10 @@ use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_transport::{Backoff, Connection, Dial, LinkError, connect};
 use futures_util::future::BoxFuture;
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 
 const PATH: &str = "/v1/worker";
 
@@ -19,6 +22,8 @@ pub(crate) struct Link {
     dial: Dial,
     state: State,
     backoff: Backoff,
+    /// Whether the broker has welcomed the worker on this connection.
+    open: watch::Sender<bool>,
     /// Whether a failure has been logged since the last success.
     logged: bool,
 }
@@ -31,7 +36,6 @@ enum State {
     Open {
         connection: Box<BrokerConnection>,
         since: Instant,
-        welcomed: bool,
     },
 }
 
@@ -51,13 +55,19 @@ impl Link {
                 try_at: Instant::now(),
             },
             backoff: Backoff::default(),
+            open: watch::Sender::new(false),
             logged: false,
         }
     }
 
     /// Whether the broker has welcomed the worker on this connection.
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.state, State::Open { welcomed: true, .. })
+        *self.open.borrow()
+    }
+
+    /// Follows [`Self::is_open`].
+    pub(crate) fn watch(&self) -> watch::Receiver<bool> {
+        self.open.subscribe()
     }
 
     /// Receives the broker's next message, across any number of connections. Fails only if trying again is useless.
@@ -77,13 +87,10 @@ impl Link {
                         return Ok(LinkEvent::Opened);
                     }
                 }
-                State::Open {
-                    connection,
-                    welcomed,
-                    ..
-                } => match connection.receive().await {
+                State::Open { connection, .. } => match connection.receive().await {
                     Ok(Some(message)) => {
-                        *welcomed = true;
+                        self.open
+                            .send_if_modified(|open| !std::mem::replace(open, true));
                         return Ok(LinkEvent::Message(Box::new(message)));
                     }
                     Ok(None) => self.broke("it was closed"),
@@ -107,10 +114,16 @@ impl Link {
     }
 
     async fn send_now(&mut self, message: &FromWorker) {
-        if let State::Open { connection, .. } = &mut self.state
-            && let Err(error) = connection.send(message).await
-        {
-            self.broke(&error.to_string());
+        let State::Open { connection, .. } = &mut self.state else {
+            return;
+        };
+        match connection.send(message).await {
+            Ok(()) => {}
+            // Another connection would not change that, and all jobs would wait for it.
+            Err(error @ LinkError::TooLarge { .. }) => {
+                tracing::error!(%error, "A message to the broker is lost");
+            }
+            Err(error) => self.broke(&error.to_string()),
         }
     }
 
@@ -127,7 +140,6 @@ impl Link {
                 self.state = State::Open {
                     connection: Box::new(connection),
                     since: Instant::now(),
-                    welcomed: false,
                 };
                 Ok(true)
             }
@@ -144,11 +156,9 @@ impl Link {
 
     fn broke(&mut self, reason: &str) {
         tracing::warn!(reason, "The connection to the broker was lost");
-        if let State::Open {
-            since,
-            welcomed: true,
-            ..
-        } = &self.state
+        let was_open = self.open.send_replace(false);
+        if was_open
+            && let State::Open { since, .. } = &self.state
             && since.elapsed() > GOOD
         {
             self.backoff.reset();

@@ -66,6 +66,8 @@ pub(crate) enum MirrorError {
 /// The user that the system shows for owners whose number it does not know, so such files may belong to different
 /// people: the default of `/proc/sys/kernel/overflowuid`, and the user `nobody` of network file systems.
 const UNKNOWN_USER: u32 = 65534;
+/// How many files are asked for at once. Broker and proxy remember no more than 64 open questions of a job.
+const MOST_FILLINGS: usize = 32;
 
 /// Which sessions get a mirror.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -297,7 +299,8 @@ impl SessionMirror {
             },
         };
         if listing.cut && listing.base.is_none() {
-            self.notes.push(messages::folder_cut(&self.notebook_folder));
+            self.notes
+                .push(messages::folder_cut(cell.kind, &self.notebook_folder));
         }
         self.blocking(move |mirror| mirror.sync(&listing)).await?;
         let limit_bytes = self.config.files_limit_bytes;
@@ -307,7 +310,8 @@ impl SessionMirror {
             None => {
                 let (paths, more) = lock(&self.mirror).waiting(limit_bytes);
                 if more {
-                    self.notes.push(messages::files_not_copied(limit_bytes));
+                    self.notes
+                        .push(messages::files_not_copied(cell.kind, limit_bytes));
                 }
                 paths
             }
@@ -345,7 +349,9 @@ impl SessionMirror {
     pub(crate) async fn serve(&mut self) -> Infallible {
         loop {
             tokio::select! {
-                Some(opened) = next_opened(&mut self.opened) => self.on_opened(opened),
+                Some(opened) = next_opened(&mut self.opened), if self.fillings.len() < MOST_FILLINGS => {
+                    self.on_opened(opened);
+                }
                 Some(filled) = self.fillings.join_next(), if !self.fillings.is_empty() => {
                     if let Ok((path, result)) = filled {
                         self.on_filled(path, result);

@@ -6,6 +6,7 @@
 
 use crate::{
     context::Context,
+    deadline::at,
     job::{Deferred, Job, Salvage, run_job},
     report::Report,
     session::{AfterCell, Session},
@@ -75,6 +76,13 @@ pub(crate) async fn serve_notebook(
                         session = None;
                     }
                     AfterCell::Released => session = vacate(session, reporter.notebook).await,
+                }
+            }
+            () = at(deferred.overdue_at()) => {
+                if deferred.is_overdue(session.as_ref()).await {
+                    let notebook = reporter.notebook;
+                    tracing::warn!(%notebook, "The session of notebook {notebook} ends: it did not hand over its results");
+                    session = None;
                 }
             }
             sent = deferred.next() => {

@@ -1,5 +1,6 @@
 //! What the tasks of notebooks and jobs report to the agent. One channel keeps their order.
 
+use crate::fitting::fitting;
 use baton_protocol::{FencingNumber, JobEvent, JobId, NotebookId, outbox::event_bytes};
 use std::sync::{
     Arc,
@@ -46,6 +47,7 @@ pub(crate) struct EventSink {
 
 impl EventSink {
     pub(crate) fn send(&self, event: JobEvent) {
+        let event = fitting(event);
         self.unsent_bytes
             .fetch_add(event_bytes(&event), Ordering::Relaxed);
         // If this fails, the agent has ended and needs no events.

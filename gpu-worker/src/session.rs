@@ -293,6 +293,14 @@ impl Session {
         self.gpu.membership()
     }
 
+    /// Whether it waits for its turn on the GPU.
+    pub(crate) async fn waits_for_gpu(&self) -> bool {
+        match self.gpu() {
+            Some(gpu) => gpu.waits().await,
+            None => false,
+        }
+    }
+
     /// Sets what its processes get of the processors while other sessions want them, too.
     pub(crate) fn set_share(&self, share: Share) {
         let set = self.life.group().map(|group| group.set_share(share));

@@ -40,7 +40,7 @@ impl Access {
 
     /// The most that a session's memory can hold. For a snapshot, what is free now does not matter, because it names
     /// all segments, also those that the notebook already has.
-    fn state_limit_bytes(&self) -> u64 {
+    pub(crate) fn state_limit_bytes(&self) -> u64 {
         self.memory_limit_bytes
             .unwrap_or_else(host_memory::total_bytes)
     }
@@ -122,7 +122,7 @@ async fn receive_chunks(
             Ok(received) => return Ok(received),
             Err(error) => error,
         };
-        let Some(delay) = attempts.delay_after(&error) else {
+        let Some(delay) = attempts.delay_after(error.severity()) else {
             return Err(error);
         };
         tracing::warn!(%error, "A state could not be received yet");
@@ -242,7 +242,8 @@ async fn send_again_and_again(
             Err(not_sent) => not_sent,
         };
         let error = not_sent.error;
-        let Some((again, delay)) = not_sent.changes.zip(attempts.delay_after(&error)) else {
+        let Some((again, delay)) = not_sent.changes.zip(attempts.delay_after(error.severity()))
+        else {
             return Err(error);
         };
         changes = again;

@@ -24,6 +24,7 @@ mod names;
 mod naming;
 mod notebook_files;
 mod output_history;
+mod preparing;
 mod saved_states;
 mod session;
 mod session_state;
@@ -39,9 +40,10 @@ use self::{
     display::Display,
     ending::EarlierKernels,
     failure::Failure,
-    link::{JobUpdate, Link, Step},
+    link::{JobUpdate, Link, Status, Step},
     naming::Naming,
     notebook_files::NotebookFiles,
+    preparing::Signs,
     saved_states::SavedStates,
     session::{BetweenCells, Session},
     session_state::SessionState,
@@ -49,7 +51,7 @@ use self::{
     status_line::Waiting,
     stop::{Connection, Stop},
     transfer::Transfer,
-    waits::connect,
+    waits::{connect, notebook_folder, on_other, whole_state},
 };
 use crate::config::RemoteConfig;
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
@@ -202,7 +204,8 @@ impl RemoteCells {
         self.link.wake().await;
         let broker = connect(cell, &mut self.link, &self.display, CONNECT_PATIENCE).await?;
         let mut request = cell.request(&run, &self.python, &self.python_version);
-        request.notebook_folder = cell.notebook_folder(&mut self.files, &broker).await?;
+        request.notebook_folder =
+            notebook_folder(cell, &self.display, &mut self.files, &broker).await?;
         let cell_key = Some(self.naming.cell_key(&run.code, &self.link.status()));
         let priority = match self.priority {
             Priority::Normal => run.priority,
@@ -239,11 +242,11 @@ impl RemoteCells {
         let session = loop {
             match self.session.state.take() {
                 _ if snapshot.messages == 0 => {
-                    self.files.session_is_new();
+                    self.files.session_is_new(cell.kind);
                     break SessionState::new();
                 }
                 Some(session) if session.version.messages == snapshot.messages => break session,
-                _ => snapshot = cell.whole_state().await?,
+                _ => snapshot = whole_state(cell, &self.display).await?,
             }
         };
         cell.session_before = Some(session.clone());
@@ -252,22 +255,32 @@ impl RemoteCells {
         let version = session.version;
         let sending = self.transfer.send(session, snapshot, &broker, &cancel);
         tokio::pin!(sending);
-        let mut stop = None;
+        let (mut stop, mut signs) = (None, Signs::new(self.transfer.kernel_pid()));
         let sent = loop {
             let refresh = cell.status_line.next_refresh(cell.now());
             tokio::select! {
                 sent = &mut sending => break sent,
                 () = tokio::time::sleep(refresh) => self.display.refresh_status_line(cell).await?,
-                stopped = cell.stopped(), if stop.is_none() => {
-                    stop = Some(stopped);
-                    cancel.cancel();
+                () = signs.due() => {
+                    signs.next();
+                    self.link.prepare(cell.job).await;
+                }
+                message = cell.reader.receive(), if stop.is_none() => {
+                    let handled = match message {
+                        Ok(message) => on_other(cell, &self.display, message).await,
+                        Err(error) => Err(error.into()),
+                    };
+                    if let Err(stopped) = handled {
+                        stop = Some(stopped);
+                        cancel.cancel();
+                    }
                 }
             }
         };
         if let Some(stop) = stop {
             return Err(stop);
         }
-        let sent = sent.map_err(|error| Failure::transfer(&error, cell.job))?;
+        let sent = sent.map_err(|error| Failure::transfer(&error, cell.named_job()))?;
         self.session.state = Some(SessionState::after(version, sent.ledger));
         cell.held = sent.held;
         Ok(sent.state)
@@ -277,6 +290,7 @@ impl RemoteCells {
     async fn follow(&mut self, cell: &mut RemoteCell<'_>) -> Result<Finished, Stop> {
         let mut silence = Silence::default();
         let mut names = None;
+        let mut signs = Signs::new(self.transfer.kernel_pid());
         cell.status_line.waits(Waiting::Starting { worker: None });
         loop {
             let refresh = silence.next_check(cell.status_line.next_refresh(cell.now()));
@@ -297,6 +311,12 @@ impl RemoteCells {
                     names = None;
                     self.session.state = Some(names::answer(cell, &self.link, sent).await?);
                 }
+                () = signs.due() => {
+                    let prepares_state = signs.next() && !cell.states_wanted.is_empty();
+                    if prepares_state || self.files.are_being_prepared() {
+                        self.link.prepare(cell.job).await;
+                    }
+                }
                 () = tokio::time::sleep(refresh) => self.display.refresh_status_line(cell).await?,
             }
             silence.check(cell, self.patience)?;
@@ -316,7 +336,10 @@ impl RemoteCells {
         match step {
             Step::Update(JobUpdate::Cancelling) => silence.cancel_confirmed(),
             Step::Update(JobUpdate::Lost) => {
-                return Err(Failure::job_lost(cell.job, cell.started).into());
+                return Err(Failure::job_lost(cell.named_job(), cell.started).into());
+            }
+            Step::Update(JobUpdate::TooLarge { bytes }) => {
+                return Err(Failure::too_large(bytes, cell.named_job()).into());
             }
             Step::Update(JobUpdate::Position(mut position)) => {
                 cell.is_stored = true;
@@ -331,21 +354,41 @@ impl RemoteCells {
                 }
                 event => self.on_event(cell, event).await?,
             },
-            Step::Status(status) => match cell.connection(status)? {
-                Connection::Up(broker) => {
-                    if silence.broker_is_up() {
-                        silence.cancel(cell.job, &self.link).await;
-                    }
-                    cell.status_line.is_offline(false);
-                    self.files.answer(cell.job, &broker.chunks);
-                }
-                Connection::Down { .. } => {
-                    silence.broker_is_down();
-                    cell.status_line.is_offline(true);
-                }
-            },
+            Step::Status(status) => self.on_status(cell, status, silence).await?,
         }
         Ok(None)
+    }
+
+    async fn on_status(
+        &mut self,
+        cell: &mut RemoteCell<'_>,
+        status: Status,
+        silence: &mut Silence,
+    ) -> Result<(), Stop> {
+        let is_refused = matches!(status, Status::Refused(_));
+        match cell.connection(status)? {
+            Connection::Up(broker) => {
+                if silence.broker_is_up() {
+                    silence.cancel(cell.job, &self.link).await;
+                }
+                cell.status_line.is_offline(false);
+                self.files.answer(cell.job, &broker.chunks);
+            }
+            Connection::Down { reason } => {
+                cell.status_line.is_offline(true);
+                if silence.broker_is_down(reason.clone())
+                    && let Some(reason) = reason.filter(|_| is_refused)
+                {
+                    let noun = cell.kind.noun();
+                    let warning = format!(
+                        "The GPU service cannot be used at the moment: {reason}. The {noun} goes on there, and its \
+                         result is fetched as soon as that is possible"
+                    );
+                    self.display.warn(cell, &warning).await?;
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn on_shim_message(
@@ -367,7 +410,7 @@ impl RemoteCells {
             Some(FromNotebook::Names { call, state }) if call == cell.call => {
                 let continues = |session: &SessionState| session.version.messages == state.messages;
                 let session = self.session.state.take().filter(continues);
-                let session = session.ok_or_else(|| Failure::out_of_step(cell.job))?;
+                let session = session.ok_or_else(|| Failure::out_of_step(cell.named_job()))?;
                 let broker = self.link.broker();
                 let transfer = self.transfer.clone();
                 *names = Some(names::send(transfer, broker, session, state));

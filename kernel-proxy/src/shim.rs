@@ -124,3 +124,6 @@ fn on_hello(cells: &mut RemoteCells, hello: Hello) {
     }
     cells.on_hello(hello);
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,8 +12,8 @@ mod outputs;
 mod parameters;
 mod report;
 mod streams;
+mod value;
 
-use baton_humanize::SAFE;
 use baton_jupyter_client::{ClientError, Kernel, Kernelspec, ReplyStatus};
 use std::{
     fs, io,
@@ -26,6 +26,7 @@ pub use document::{CodeCell, Document, DocumentError};
 pub use outputs::Recorder;
 pub use parameters::{Combination, Given, InvalidParameter, MOST_JOBS, Parameter, combinations};
 pub use report::{Message, Report};
+pub use value::ParameterValue;
 
 /// The limit for the start of the kernel, which takes seconds on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -153,10 +154,10 @@ impl Runner {
                 "ProgramFailed" => End::ProgramFailed(error.evalue),
                 "KeyboardInterrupt" if error.evalue.is_empty() => End::Interrupted,
                 "KeyboardInterrupt" => End::Stopped(error.evalue),
-                "CellStopped" => End::Stopped(in_words_of_run(&error.evalue, &error.traceback)),
+                "CellStopped" => End::Stopped(with_hints(&error.evalue, &error.traceback)),
                 "CellTimeout" => End::TimedOut,
                 name => {
-                    let why = in_words_of_run(&error.evalue, &error.traceback);
+                    let why = with_hints(&error.evalue, &error.traceback);
                     End::ServiceFailed(format!("{name}: {why}"))
                 }
             },
@@ -171,9 +172,8 @@ impl Runner {
     }
 }
 
-/// The service's message with its hints. A run has no variables that could be safe.
-fn in_words_of_run(message: &str, traceback: &[String]) -> String {
-    let message = message.trim_end_matches(SAFE).trim_end_matches(". ");
+/// The service's message with its hints.
+fn with_hints(message: &str, traceback: &[String]) -> String {
     let hints = traceback.iter().map(String::as_str);
     let hints = hints.filter(|line| line.starts_with("hint: "));
     std::iter::once(message)
@@ -208,18 +208,18 @@ fn cell(job: &Job<'_>) -> String {
             let cells = document.code_cells();
             let cells = cells.iter().map(|cell| {
                 let may_fail = if cell.may_fail { "True" } else { "False" };
-                let source = parameters::python_text(&cell.source);
+                let source = value::python_text(&cell.source);
                 format!("({}, {source}, {may_fail})", cell.number)
             });
             ("notebook", "run_notebook", list(cells))
         }
         Program::Script(arguments) => {
-            let arguments = arguments.iter().map(|text| parameters::python_text(text));
+            let arguments = arguments.iter().map(|text| value::python_text(text));
             ("script", "run_script", list(arguments))
         }
     };
     if let Some(keep) = job.keep {
-        let name = parameters::python_text(keep.name);
+        let name = value::python_text(keep.name);
         arguments += &format!(", keep={name}, begin={}", keep.begin);
     }
     format!(

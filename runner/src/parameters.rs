@@ -1,16 +1,56 @@
 //! `-p name=value` and `--each name=values`: variables that a run sets in its notebook.
 
-use serde_json::Value;
+use crate::value::ParameterValue;
 use std::collections::HashSet;
 
 /// The most jobs that one command may make.
 pub const MOST_JOBS: usize = 1000;
 
+/// The names that Python does not assign: `keyword.kwlist`, and `__debug__`.
+const KEYWORDS: [&str; 36] = [
+    "False",
+    "None",
+    "True",
+    "__debug__",
+    "and",
+    "as",
+    "assert",
+    "async",
+    "await",
+    "break",
+    "class",
+    "continue",
+    "def",
+    "del",
+    "elif",
+    "else",
+    "except",
+    "finally",
+    "for",
+    "from",
+    "global",
+    "if",
+    "import",
+    "in",
+    "is",
+    "lambda",
+    "nonlocal",
+    "not",
+    "or",
+    "pass",
+    "raise",
+    "return",
+    "try",
+    "while",
+    "with",
+    "yield",
+];
+
 /// A variable that is set in a notebook before it runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parameter {
     pub name: String,
-    pub value: Value,
+    pub value: ParameterValue,
 }
 
 /// A variable as the command line gives it.
@@ -23,9 +63,9 @@ pub struct Given {
 #[derive(Debug, Clone, PartialEq)]
 enum Values {
     /// The same value in all jobs.
-    One(Value),
+    One(ParameterValue),
     /// One of these values in each job.
-    Each(Vec<Value>),
+    Each(Vec<ParameterValue>),
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -34,6 +74,8 @@ pub enum InvalidParameter {
         "`{0}` is not a parameter\nhint: write name=value, such as -p epochs=5 or -p model=resnet18"
     )]
     NoName(String),
+    #[error("`{0}` is a keyword of Python, so it cannot be the name of a parameter")]
+    Keyword(String),
     #[error(
         "`{0}` has no values\nhint: write name=value,value, a range or a JSON list, such as --each seed=1..20 or --each model=resnet18,vit"
     )]
@@ -59,23 +101,22 @@ pub enum InvalidParameter {
 impl std::str::FromStr for Parameter {
     type Err = InvalidParameter;
 
-    /// The value is JSON, or text if it is not valid JSON.
     fn from_str(text: &str) -> Result<Self, InvalidParameter> {
         let (name, value) = parts(text)?;
         Ok(Self {
             name: name.to_owned(),
-            value: json_or_text(value),
+            value: ParameterValue::read(value),
         })
     }
 }
 
 fn parts(text: &str) -> Result<(&str, &str), InvalidParameter> {
     let parts = text.split_once('=').filter(|(name, _)| is_name(name));
-    parts.ok_or_else(|| InvalidParameter::NoName(text.to_owned()))
-}
-
-fn json_or_text(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|_| text.into())
+    let (name, value) = parts.ok_or_else(|| InvalidParameter::NoName(text.to_owned()))?;
+    match KEYWORDS.contains(&name) {
+        true => Err(InvalidParameter::Keyword(name.to_owned())),
+        false => Ok((name, value)),
+    }
 }
 
 impl Given {
@@ -87,7 +128,7 @@ impl Given {
         let (name, value) = parts(text)?;
         let values = match range(text, value)? {
             Some(numbers) => Values::Each(numbers),
-            None => Values::One(json_or_text(value)),
+            None => Values::One(ParameterValue::read(value)),
         };
         let name = name.to_owned();
         Ok(Self { name, values })
@@ -99,11 +140,11 @@ impl Given {
     /// If it has no name, no values or too many, or the range is invalid.
     pub fn each(text: &str) -> Result<Self, InvalidParameter> {
         let (name, listed) = parts(text)?;
-        let values = match (range(text, listed)?, serde_json::from_str(listed)) {
+        let values = match (range(text, listed)?, ParameterValue::read_json(listed)) {
             (Some(numbers), _) => numbers,
-            (None, Ok(Value::Array(values))) => values,
+            (None, Some(ParameterValue::List(values))) => values,
             (None, _) if listed.is_empty() => Vec::new(),
-            (None, _) => listed.split(',').map(json_or_text).collect(),
+            (None, _) => listed.split(',').map(ParameterValue::read).collect(),
         };
         if values.is_empty() {
             return Err(InvalidParameter::NoValues(text.to_owned()));
@@ -118,7 +159,7 @@ impl Given {
         matches!(self.values, Values::Each(_))
     }
 
-    fn values(&self) -> &[Value] {
+    fn values(&self) -> &[ParameterValue] {
         match &self.values {
             Values::One(value) => std::slice::from_ref(value),
             Values::Each(values) => values,
@@ -128,7 +169,7 @@ impl Given {
 
 /// `FIRST..LAST` including both ends, ascending or descending, or `FIRST..LAST..STEP`, like a shell's braces.
 /// None if the text has another form.
-fn range(text: &str, value: &str) -> Result<Option<Vec<Value>>, InvalidParameter> {
+fn range(text: &str, value: &str) -> Result<Option<Vec<ParameterValue>>, InvalidParameter> {
     let numbers: Vec<&str> = value.split("..").collect();
     if !(2..=3).contains(&numbers.len()) || !numbers.iter().all(|text| is_whole_number(text)) {
         return Ok(None);
@@ -144,11 +185,8 @@ fn range(text: &str, value: &str) -> Result<Option<Vec<Value>>, InvalidParameter
     let count = (last - first).unsigned_abs() / u128::from(step) + 1;
     within_limit(text, count)?;
     let step = i128::from(step) * (last - first).signum();
-    let numbers = (0..i128::try_from(count).unwrap_or_default()).map(|number| {
-        i64::try_from(first + number * step)
-            .unwrap_or_default()
-            .into()
-    });
+    let numbers = (0..i128::try_from(count).unwrap_or_default())
+        .map(|number| ParameterValue::Number((first + number * step).to_string()));
     Ok(Some(numbers.collect()))
 }
 
@@ -215,18 +253,19 @@ pub fn combinations(given: &[Given]) -> Result<Vec<Combination>, InvalidParamete
     Ok(made)
 }
 
+/// Python's rule for identifiers.
 fn is_name(text: &str) -> bool {
     let mut letters = text.chars();
     letters
         .next()
-        .is_some_and(|c| c.is_alphabetic() || c == '_')
-        && letters.all(|c| c.is_alphanumeric() || c == '_')
+        .is_some_and(|first| first == '_' || unicode_ident::is_xid_start(first))
+        && letters.all(unicode_ident::is_xid_continue)
 }
 
 impl Parameter {
     /// A Python assignment.
     pub(crate) fn python(&self) -> String {
-        format!("{} = {}", self.name, python(&self.value))
+        format!("{} = {}", self.name, self.value.python())
     }
 
     /// The value as part of a file name.
@@ -234,8 +273,8 @@ impl Parameter {
     pub fn value_in_names(&self) -> String {
         const LONGEST: usize = 60;
         let text = match &self.value {
-            Value::String(text) => text.clone(),
-            value => value.to_string(),
+            ParameterValue::Text(text) | ParameterValue::Number(text) => text.clone(),
+            value => value.json().to_string(),
         };
         let safe = |letter: char| match letter {
             letter if letter.is_alphanumeric() || "-+._,".contains(letter) => letter,
@@ -243,32 +282,6 @@ impl Parameter {
         };
         text.chars().take(LONGEST).map(safe).collect()
     }
-}
-
-fn python(value: &Value) -> String {
-    match value {
-        Value::Null => "None".to_owned(),
-        Value::Bool(true) => "True".to_owned(),
-        Value::Bool(false) => "False".to_owned(),
-        Value::Number(number) => number.to_string(),
-        Value::String(text) => python_text(text),
-        Value::Array(items) => {
-            let items: Vec<String> = items.iter().map(python).collect();
-            format!("[{}]", items.join(", "))
-        }
-        Value::Object(items) => {
-            let pair = |(key, value): (&String, &Value)| {
-                format!("{}: {}", python_text(key), python(value))
-            };
-            let items: Vec<String> = items.iter().map(pair).collect();
-            format!("{{{}}}", items.join(", "))
-        }
-    }
-}
-
-/// All JSON escapes mean the same in Python.
-pub(crate) fn python_text(text: &str) -> String {
-    Value::from(text).to_string()
 }
 
 #[cfg(test)]
@@ -285,25 +298,35 @@ mod tests {
     #[test]
     fn values_are_json_or_text() {
         check("epochs=5", "epochs = 5");
-        check("rate=1e-3", "rate = 0.001");
-        check(
-            "big=123456789012345678901234567890",
-            "big = 1.2345678901234568e+29",
-        );
+        check("rate=1e-3", "rate = 1e-3");
+        check("flag=False", "flag = False");
         check("name=resnet18", "name = \"resnet18\"");
         check("name=\"5\"", "name = \"5\"");
         check("path=/a=b", "path = \"/a=b\"");
         check("flags=[true, null]", "flags = [True, None]");
         check("of={\"a\": \"ü\\n\"}", "of = {\"a\": \"ü\\n\"}");
         check("nothing=", "nothing = \"\"");
-        for wrong in ["epochs", "=5", "5a=1", "a b=1", "-x=1"] {
+        for wrong in ["epochs", "=5", "5a=1", "a b=1", "-x=1", "x²=1"] {
             assert!(wrong.parse::<Parameter>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_are_those_that_python_assigns() {
+        check("größe=1", "größe = 1");
+        check("match=1", "match = 1");
+        for keyword in ["lambda", "None", "__debug__"] {
+            let text = format!("{keyword}=0.1");
+            for given in [Given::one(&text), Given::each(&text)] {
+                let error = InvalidParameter::Keyword(keyword.to_owned());
+                assert_eq!(given, Err(error));
+            }
         }
     }
 
     /// The values as Python, separated by spaces; a single one in brackets.
     fn values(given: &Given) -> String {
-        let each: Vec<String> = given.values().iter().map(python).collect();
+        let each: Vec<String> = given.values().iter().map(ParameterValue::python).collect();
         match given.is_each() {
             true => each.join(" "),
             false => format!("[{}]", each.join(" ")),

@@ -12,17 +12,19 @@ mod record;
 mod request;
 mod results;
 mod resume;
+mod unfinished;
 mod watched;
 
 use self::{
     arguments::IN_BACKGROUND,
     progress::Progress,
     record::{Ended, Record, RunFolder},
-    request::{Loaded, OneJob, Request, check_outputs},
+    request::{Loaded, OneJob, Request},
     results::{SERVICE_FAILED, WRONG_COMMAND_LINE},
+    unfinished::check_outputs,
     watched::Run,
 };
-use crate::{settings::Settings, signals::EndSignals};
+use crate::{output, settings::Settings, signals::EndSignals};
 use anyhow::Context;
 use baton_protocol::{GroupId, JobId};
 use nix::unistd;
@@ -39,8 +41,8 @@ type Parse = fn(&[OsString]) -> Option<RunArguments>;
 pub(crate) use self::{
     arguments::{Fetch, Logs, RunArguments},
     group::{cancel as cancel_group, to_come as to_come_of_group},
-    record::cancel as cancel_run,
     results::{fetch, logs},
+    unfinished::cancel as cancel_run,
 };
 
 /// An error of `baton run`, `baton logs` or `baton fetch`, by its exit code.
@@ -61,12 +63,14 @@ impl RunError {
     }
 }
 
-/// Runs a command that exits with a run's exit code. An error of its own has another code.
+/// Runs a command that exits with a run's exit code. An error of its own has another code, also if its output could not
+/// be written.
 pub(crate) fn with_exit_code(
     settings: anyhow::Result<Settings>,
     command: impl FnOnce(&Settings) -> anyhow::Result<ExitCode>,
 ) -> anyhow::Result<ExitCode> {
     let code = settings.and_then(|settings| command(&settings));
+    let code = output::or_missing(code);
     code.map_err(|error| match error.is::<RunError>() {
         true => error,
         false => RunError::NotRun(error).into(),
@@ -116,10 +120,11 @@ fn begin(
     let folder = RunFolder::of(&settings.state_folder, job.id);
     let loaded = Loaded::read(request)?.with(job);
     // Errors must appear before anything is begun.
-    check_outputs(std::slice::from_ref(job))?;
+    let beginning = check_outputs(&settings.state_folder, std::slice::from_ref(job))?;
     folder.begin(&Record::new(job, request)?)?;
     folder.write_notebook(loaded.document())?;
     let lock = folder.lock()?;
+    drop(beginning);
     if detaches {
         continue_in_background(&request.command, &job.id.to_string(), lock)?;
         results::show_detached(job.id, job.output.as_deref(), request.json);

@@ -92,6 +92,8 @@ fn python_beside() -> Option<PathBuf> {
     python.exists().then_some(python)
 }
 
+/// A notebook that prepares an answer says so more often (`kernel-proxy/src/remote_cell/preparing.rs`).
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 /// The default for `baton up`.
 const SHORT_STOP_GRACE: Duration = Duration::from_secs(10);
 
@@ -143,6 +145,7 @@ pub(crate) fn config_for_one_person(
         session_processes: settings.worker_session_processes,
         session_cpus: settings.worker_session_cpus,
         session_scratch_bytes: settings.worker_session_scratch.bytes,
+        answer_patience: ANSWER_PATIENCE,
         cancel_grace: settings.worker_cancel_grace,
         stop_grace: Some(settings.worker_stop_grace.unwrap_or(SHORT_STOP_GRACE)),
         files: settings.worker_files,

@@ -13,6 +13,7 @@ import enum
 import functools
 import gc
 import hashlib
+import logging
 import pathlib
 import re
 import sys
@@ -102,6 +103,7 @@ class Describer:
         yield types.MappingProxyType, lambda path, obj: self.below(f"{path}.copy", dict(obj)) or "mappingproxy"
         yield (type(threading.Lock()), type(threading.RLock()), memoryview), lambda path, obj: kind_of(obj)
         yield (bytearray, array.array), lambda path, obj: self.attributes(path, obj) or f"{kind_of(obj)} {short(obj)}"
+        yield logging.Manager, lambda path, obj: kind_of(obj)  # it also holds the loggers of libraries
         yield BaseException, self.exception
         yield from of_libraries(self)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from end_to_end import Kernel, Service
 from end_to_end.results import ESCAPES, Result, is_notice
@@ -25,7 +25,6 @@ ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 FILE_OF_CELL = re.compile(r"/tmp/ipykernel_\d+/\d+\.py")
 IN_PLACE = "# %%gpu"
 WAITING = re.compile(r"^Waiting for .* of the results of .* from the GPU machine\n", re.MULTILINE)
-SECONDS_TO_LOAD = ("cuda", "jax", "matplotlib", "sklearn", "sympy", "torch")
 # Gives a set of strings the same order in every process.
 ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 
@@ -43,6 +42,7 @@ class Run:
 
 
 Way = Callable[[Notebook, int], bool]
+Made = TypeVar("Made")
 
 
 def plain(notebook: Notebook, cell: int) -> bool:
@@ -61,7 +61,13 @@ def odd_cells(notebook: Notebook, cell: int) -> bool:
     return cell % 2 == 1
 
 
-WAYS: tuple[Way, ...] = (plain, every_cell, even_cells, odd_cells)
+WAYS: dict[Way, dict[str, str]] = {
+    plain: {},
+    every_cell: {},
+    even_cells: {},
+    odd_cells: {"BATON_CELL_BYTES": "0"},  # all memory that may be deferred is
+}
+"""Each with variables of the kernel's environment."""
 
 
 def read(path: Path) -> Notebook:
@@ -70,41 +76,38 @@ def read(path: Path) -> Notebook:
 
 
 class Kernels:
-    """One kernel for each way of running notebooks.
+    """Kernels that run the same notebooks in different ways. They are emptied between notebooks of the same library."""
 
-    Each notebook gets new kernels, except notebooks with a library that takes seconds to load: those share their
-    kernels, which are emptied in between.
-    """
-
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, *environments: dict[str, str]) -> None:
+        """`environments`: what each kernel has of its own."""
         self._service = service
-        self._kernels: dict[Way, tuple[Kernel, Path]] = {}
+        self._environments = environments
+        self._kernels: list[tuple[Kernel, Path]] = []
         self._library = ""
 
-    def run(self, notebook: Notebook) -> list[Run]:
+    def each(self, notebook: Notebook, act: Callable[[int, Kernel, Path], Made]) -> list[Made]:
+        """What `act` returns for each kernel: it gets the kernel's number, the kernel, and its folder."""
         library = notebook.name.partition("_")[0]
-        if library != self._library or library not in SECONDS_TO_LOAD:
+        if library != self._library:
             self.end()
-        with ThreadPoolExecutor(len(WAYS)) as pool:
+        with ThreadPoolExecutor(len(self._environments)) as pool:
             if self._kernels:
-                list(pool.map(lambda at: empty(at[0]), self._kernels.values()))
+                list(pool.map(lambda at: empty(at[0]), self._kernels))
             else:
                 self._library = library
-                list(pool.map(self._start, WAYS))
-            return list(pool.map(lambda way: run(*self._kernels[way], notebook, way), WAYS))
+                self._kernels = list(pool.map(self._start, self._environments))
+            return list(pool.map(lambda number: act(number, *self._kernels[number]), range(len(self._kernels))))
 
-    def _start(self, way: Way) -> None:
+    def _start(self, environment: dict[str, str]) -> tuple[Kernel, Path]:
         place = self._service.place
-        folder = Path(tempfile.mkdtemp(prefix=f"{self._library} {way.__name__} ", dir=place.work))
-        environment = ENVIRONMENT | {"BATON_BROKER_ADDRESS": f"unix:{self._service.socket}"}
-        if way is odd_cells:
-            environment["BATON_CELL_BYTES"] = "0"  # all memory that may be deferred is
-        self._kernels[way] = Kernel.start(place, folder=folder, **environment), folder
+        folder = Path(tempfile.mkdtemp(prefix=f"{self._library} ", dir=place.work))
+        address = {"BATON_BROKER_ADDRESS": f"unix:{self._service.socket}"}
+        return Kernel.start(place, folder=folder, **ENVIRONMENT, **address, **environment), folder
 
     def end(self) -> None:
-        for kernel, _ in self._kernels.values():
+        for kernel, _ in self._kernels:
             kernel.shutdown()
-        self._kernels = {}
+        self._kernels = []
 
 
 def empty(kernel: Kernel) -> None:
@@ -182,4 +185,4 @@ def differences(expected: list[str], found: list[str]) -> list[str]:
     return [line if len(line) < 300 else f"{line[:300]}..." for line in lines]
 
 
-__all__: list[Any] = ["Kernels", "Notebook", "Run", "cell_shows", "describe", "differences", "files", "read"]
+__all__: list[Any] = ["Kernels", "Notebook", "Run", "cell_shows", "describe", "differences", "files", "read", "run"]

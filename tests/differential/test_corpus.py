@@ -5,16 +5,11 @@ The worker behaves as one that does not see the notebooks' folders.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
+from differential.notebooks import ENVIRONMENT, FOLDER, WAYS, Kernels, Notebook, differences, read, run
 from end_to_end import Service
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from notebooks import ENVIRONMENT, FOLDER, WAYS, Kernels, Notebook, differences, read
 
 CORPUS = [read(path) for path in sorted((FOLDER / "corpus").glob("*.py"))]
 
@@ -31,25 +26,18 @@ def service() -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def _kernels(service: Service) -> Iterator[Kernels]:
-    kernels = Kernels(service)
+    kernels = Kernels(service, *WAYS.values())
     yield kernels
     kernels.end()
 
 
-@pytest.fixture
-def kernels(_kernels: Kernels, has_failed: Callable[[], bool]) -> Iterator[Kernels]:
-    """After a failure, the next notebook gets new kernels."""
-    yield _kernels
-    if has_failed():
-        _kernels.end()
-
-
 @pytest.mark.parametrize("notebook", CORPUS, ids=lambda notebook: notebook.name)
 def test_same_with_and_without_gpu(kernels: Kernels, notebook: Notebook) -> None:
-    plain, *others = kernels.run(notebook)
+    ways = list(WAYS)
+    plain, *others = kernels.each(notebook, lambda number, *at: run(*at, notebook, ways[number]))
     failed = [line for line in plain.state if " that fails: " in line]
     assert not failed, failed
-    for way, found in zip(WAYS[1:], others, strict=True):
+    for way, found in zip(ways[1:], others, strict=True):
         lines = differences(plain.shown, found.shown) + differences(plain.state, found.state)
         assert not lines, f"{way.__name__} under %%gpu:\n" + "\n".join(lines)
 

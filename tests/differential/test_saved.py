@@ -7,25 +7,20 @@ from __future__ import annotations
 import os
 import random
 import re
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from differential.notebooks import FOLDER, Kernels, Notebook, Run, cell_shows, describe, differences, files, read
 from end_to_end import Kernel, Service
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from notebooks import ENVIRONMENT, FOLDER, Notebook, Run, cell_shows, describe, differences, files, read
 
 NUMBER_OF_CELL = re.compile(r"(In|Out)\[\d+\]")
 OF_THE_KERNEL = {
+    "numba_functions": "has a compiled function of elements that calls another one, which is said not to be loaded",
     "plain_autoreload": "has a function that %autoreload updates because its kernel loaded it before",
     "plain_display": "asks for Out of an earlier cell",
     "plain_hooks": "counts the cells of its kernel",
     "plain_kept_errors": "asks for the last error of an earlier cell",
-    "plain_loggers": "shows in which order its kernel made loggers",
     "plain_printers": "has formatters of IPython as variables, which are said not to be saved",
     "plain_registered": "uses a module that matplotlib had loaded for something else",
     "plain_reset": "clears the variables and results of its kernel",
@@ -51,6 +46,13 @@ def service() -> Iterator[Service]:
     assert not left, f"Processes left behind: {left}"
 
 
+@pytest.fixture(scope="module")
+def _kernels(service: Service) -> Iterator[Kernels]:
+    kernels = Kernels(service, {}, {})
+    yield kernels
+    kernels.end()
+
+
 def run(kernel: Kernel, folder: Path, notebook: Notebook, before: Callable[[int], None]) -> Run:
     shown = []
     for number, cell in enumerate(notebook.cells):
@@ -64,24 +66,19 @@ def run(kernel: Kernel, folder: Path, notebook: Notebook, before: Callable[[int]
 
 
 @pytest.mark.parametrize("notebook", CORPUS, ids=lambda notebook: notebook.name)
-def test_a_notebook_goes_on_in_the_next_kernel(
-    service: Service, new_kernel: Callable[..., Kernel], notebook: Notebook
-) -> None:
-    def start() -> tuple[Kernel, Path]:
-        folder = Path(tempfile.mkdtemp(prefix="saved ", dir=service.place.work))
-        return service.kernel(new_kernel, folder, **ENVIRONMENT), folder
-
+def test_a_notebook_goes_on_in_the_next_kernel(kernels: Kernels, notebook: Notebook) -> None:
     at = random.Random(notebook.name).randrange(1, len(notebook.cells))
     said = []
 
-    def move(number: int) -> None:
-        if number == at:
-            said.append(kernel.run("%gpu_save halfway").ok().stderr)
-            kernel.restart()
-            said.append(kernel.run("%gpu_load halfway").ok().stderr)
+    def run_in(number: int, kernel: Kernel, folder: Path) -> Run:
+        def move(cell: int) -> None:
+            if number == 1 and cell == at:
+                said.append(kernel.run("%gpu_save halfway").ok().stderr)
+                kernel.restart()
+                said.append(kernel.run("%gpu_load halfway").ok().stderr)
 
-    plain = run(*start(), notebook, lambda number: None)
-    kernel, folder = start()
-    found = run(kernel, folder, notebook, move)
+        return run(kernel, folder, notebook, move)
+
+    plain, found = kernels.each(notebook, run_in)
     lines = differences(plain.shown, found.shown) + differences(plain.state, found.state)
     assert not lines, "".join(said) + "\n".join(lines)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-NOTICE = re.compile(r"[CG]PU: \d|Waiting for |Sending |Starting|Running on |The cell did not finish|gpu\.map: ")
+NOTICE = re.compile(r"[CG]PU: \d|Waiting for |Sending |Starting|Running on |The \w+ did not finish|gpu\.map: ")
 
 
 @dataclass(frozen=True)

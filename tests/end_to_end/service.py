@@ -77,6 +77,15 @@ class Service:
         """A notebook that uses this service."""
         return new_kernel(at=self.place, folder=folder, **(self.access | environment))
 
+    def kernel_with_library(self, new_kernel: Callable[..., Kernel], source: str) -> Kernel:
+        """Starts a broker, a worker and a notebook. For both ends, `library` is an installed module."""
+        packages = self.place.folder / "site-packages"
+        packages.mkdir()
+        (packages / "library.py").write_text(source)
+        self.start_broker()
+        self.start_worker(BATON_WORKER_READABLE=str(packages), PYTHONPATH=str(packages))
+        return self.kernel(new_kernel, PYTHONPATH=str(packages))
+
     # ---- starting. Reading a log costs less than asking a broker, which would delay a slow machine.
 
     def start_broker(self, *, small_disk: bool = False, **environment: str) -> None:

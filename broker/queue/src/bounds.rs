@@ -19,6 +19,8 @@ const LONGEST_NAME: usize = 200;
 const MOST_MEMORY_BYTES: u64 = 1 << 50;
 /// The longest reason that is kept, in characters.
 const LONGEST_REASON: usize = 500;
+/// In bytes.
+const LONGEST_PROMPT: usize = 64 << 10;
 /// Sessions or assignments of one worker.
 const MOST_NOTEBOOKS: usize = 10_000;
 
@@ -146,6 +148,14 @@ pub(crate) fn cut_reason(why: impl AsRef<str>) -> String {
     let (first, _) = characters.split_at(LONGEST_REASON / 2);
     let (_, last) = characters.split_at(characters.len() - LONGEST_REASON / 2);
     first.iter().chain(&[' ', '…', ' ']).chain(last).collect()
+}
+
+/// Shortens the prompt of `input()`, which is stored.
+pub(crate) fn cut_prompt(prompt: &mut String) {
+    if prompt.len() > LONGEST_PROMPT {
+        prompt.truncate(prompt.floor_char_boundary(LONGEST_PROMPT));
+        prompt.push('…');
+    }
 }
 
 /// Limits the usage to the wall time that the broker measured, on each of the worker's devices.

@@ -57,7 +57,11 @@ use crate::{
     record::{Loaded, Phase, Remainder},
 };
 use accounts::Accounts;
-use baton_protocol::{JobId, NotebookId, api, proxy::FromProxy, worker::FromWorker};
+use baton_protocol::{
+    JobId, NotebookId, api,
+    proxy::FromProxy,
+    worker::{FromWorker, ToWorker},
+};
 use baton_scheduling::queue::History;
 use estimate::Estimates;
 use jobs::Jobs;
@@ -84,6 +88,8 @@ pub enum Ending {
     /// This broker closed it, because the peer was silent for too long or sent something that it should not, or
     /// because the broker ends. The peer may not know yet.
     BrokerClosed,
+    /// This broker closed it, because its person is no longer one of its people. The peer cannot reconnect.
+    PersonRemoved,
 }
 
 #[derive(Debug, Clone)]
@@ -109,11 +115,11 @@ pub struct Dispatch {
 
 impl Dispatch {
     /// Peers from before this broker's start have the restart grace to reconnect.
-    pub fn new(loaded: Loaded, graces: Graces, courses: Arc<Courses>, now: Now) -> Self {
+    pub fn new(mut loaded: Loaded, graces: Graces, courses: Arc<Courses>, now: Now) -> Self {
         let until = now.instant + graces.restart;
         let is_first_start = loaded.next_sequence == 1;
         let has_locks = !loaded.locks.is_empty();
-        let peers = Peers::of_stored(&loaded.jobs, loaded.owners, loaded.locks, until);
+        let peers = Peers::of_stored(&mut loaded, until);
         let mut history = History::of(loaded.runs);
         for open in loaded
             .jobs
@@ -186,6 +192,11 @@ impl Dispatch {
         proxy::on_not_sent(self, job, bytes, batch);
     }
 
+    /// A worker's queue has no room for a notebook's message. The notebook sends it again when it reconnects.
+    pub fn on_not_relayed(&mut self, message: &ToWorker) {
+        proxy::on_not_relayed(self, message);
+    }
+
     /// The stored events up to `through` have been sent.
     pub fn on_caught_up(
         &mut self,
@@ -233,7 +244,7 @@ impl Dispatch {
                     notebook.connection = None;
                     notebook.subscriptions.clear();
                     let grace = match ending {
-                        Ending::PeerClosed => self.graces.proxy,
+                        Ending::PeerClosed | Ending::PersonRemoved => self.graces.proxy,
                         Ending::BrokerClosed => self.graces.silent_proxy,
                     };
                     notebook.deadline = Some(now.instant + grace);

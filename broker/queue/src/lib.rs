@@ -15,11 +15,11 @@ pub mod samples;
 mod bounds;
 mod dispatch;
 mod identity;
+mod questions;
 mod requirements;
 mod spent;
 mod stop_reason;
 mod unwelcome;
-mod wording;
 
 pub use baton_scheduling::queue::Account;
 pub use bounds::{WorkerHello, check_hello};
@@ -32,4 +32,4 @@ pub use record::{AuditEntry, Loaded, MemoryCurve, OpenJob, Phase, Remainder, Wri
 pub use requirements::of_cell;
 pub use spent::Spent;
 pub use stop_reason::StopReason;
-pub use unwelcome::{LARGEST_PEER_MESSAGE_BYTES, Unwelcome, fits, measured};
+pub use unwelcome::{Unwelcome, fits, measured};

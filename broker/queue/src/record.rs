@@ -54,7 +54,7 @@ pub enum Write {
         acknowledged: Option<u64>,
         events: Vec<NumberedEvent>,
     },
-    /// Deletes the outputs up to this number, because an open job has too many. A later one exists.
+    /// Deletes the outputs and questions up to this number, because an open job has too many. A later one exists.
     DropOutputs {
         job: JobId,
         through: u64,
@@ -212,6 +212,8 @@ pub struct Loaded {
     /// The person of each notebook that has a job here, open or closed.
     pub owners: BTreeMap<NotebookId, String>,
     pub next_sequence: u64,
+    /// When an earlier broker was last known to run, at the latest.
+    pub last_alive_ms: Option<i64>,
     pub spent: Vec<(Account, Spent)>,
     /// The last runs that ended by themselves, the oldest first.
     pub runs: Vec<PastRun>,

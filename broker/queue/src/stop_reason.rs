@@ -1,7 +1,9 @@
 //! Why a job is stopped although its notebook did not ask for it, in words for its owner.
 
-use crate::wording::{run_again, with_safety};
-use baton_protocol::{JobKind, RemoteError};
+use baton_protocol::{
+    JobKind, RemoteError,
+    wording::{run_again, with_safety},
+};
 use serde::{Deserialize, Serialize};
 
 /// It is stored as JSON.

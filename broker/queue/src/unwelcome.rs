@@ -1,16 +1,15 @@
 //! Which messages of a notebook the broker refuses.
 
-use crate::wording::run_again;
-use baton_protocol::{JobKind, Submission, encoded_bytes, proxy::FromProxy};
+use baton_protocol::{
+    Bound, JobKind, Submission, encoded_bytes,
+    proxy::FromProxy,
+    wording::{queued_noun, run_again},
+};
 
 /// The longest code of a cell, in bytes. No person writes that much.
 const LONGEST_CODE: usize = 1 << 20;
 /// The largest size of everything else in a cell: paths, versions, names.
 const LONGEST_METADATA: usize = 64 << 10;
-/// The largest message that the broker accepts. The manifest of a very large state has a few megabytes. The
-/// limit is slightly below what peers accept, because the broker forwards a message inside a larger one.
-pub const LARGEST_PEER_MESSAGE_BYTES: usize = 60 << 20;
-
 /// Why a message is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unwelcome {
@@ -44,13 +43,14 @@ impl Unwelcome {
             Self::Message { bytes } => format!(
                 "This message of the {noun} takes {}; the limit is {}",
                 size(*bytes),
-                size(LARGEST_PEER_MESSAGE_BYTES)
+                size(Bound::MESSAGE.bytes)
             ),
             Self::Quota {
                 would_be_bytes,
                 limit_bytes,
             } => format!(
-                "Your cells and variables take {} on the broker; your limit is {}",
+                "Your {}s and variables take {} on the broker; your limit is {}",
+                queued_noun(kind),
                 baton_humanize::bytes(*would_be_bytes),
                 baton_humanize::bytes(*limit_bytes)
             ),
@@ -67,8 +67,10 @@ impl Unwelcome {
             Self::Metadata => "move the notebook to a folder with a shorter path".to_owned(),
             Self::Message { .. } => format!("use fewer variables in the {noun}"),
             Self::Quota { .. } => {
-                "wait until your other cells have ended, or shut down notebooks that you do not use"
-                    .to_owned()
+                let queued = queued_noun(kind);
+                format!(
+                    "wait until your other {queued}s have ended, or shut down notebooks that you do not use"
+                )
             }
         }
     }
@@ -82,7 +84,7 @@ fn size(bytes: usize) -> String {
 /// readers accept fields without names.
 pub fn fits(message: &FromProxy) -> Result<(), Unwelcome> {
     let bytes = encoded_bytes(message);
-    match bytes > LARGEST_PEER_MESSAGE_BYTES {
+    match bytes > Bound::MESSAGE.bytes {
         true => Err(Unwelcome::Message { bytes }),
         false => Ok(()),
     }

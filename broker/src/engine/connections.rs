@@ -5,6 +5,7 @@
 //! **Invariant:** sending never waits. At most one task for each connection reads stored events.
 
 use super::{Engine, Event, Frame, Outgoing};
+use crate::in_flight::Booking;
 use axum::body::Bytes;
 use baton_broker_queue::{ConnectionId, Dispatch};
 use baton_broker_store::{Store, StoreError};
@@ -25,6 +26,9 @@ pub(super) struct Connections {
     open: HashMap<ConnectionId, Open>,
     /// Tasks that read stored events.
     readers: JoinSet<()>,
+    /// Of the messages that the current batch passes on to workers, in their order.
+    /// Bounded by the batch: one for each message.
+    bookings: VecDeque<Booking>,
 }
 
 struct Open {
@@ -80,15 +84,19 @@ impl Connections {
         self.try_send_frame(connection, || Frame::events(bytes, room))
     }
 
-    /// Sends what a notebook and a worker say to each other. Returns `false` if there is no room for that.
-    pub(super) fn try_send_bulk(
-        &self,
-        connection: ConnectionId,
-        message: &impl serde::Serialize,
-    ) -> bool {
-        let open = self.open.get(&connection);
+    /// The message that a proxy has just sent is passed on. Its bytes count for its person until it has been sent.
+    pub(super) fn keep_for_relay(&mut self, booking: Booking) {
+        self.bookings.push_back(booking);
+    }
+
+    /// Passes the next message of a notebook on to its worker. Returns `false` if there is no room for it.
+    pub(super) fn try_relay(&mut self, worker: ConnectionId, message: &ToWorker) -> bool {
+        let booking = self.bookings.pop_front();
+        let open = self.open.get(&worker);
         open.is_none_or(|open| open.outgoing.has_room_for_bulk())
-            && self.try_send_frame(connection, || Frame::own(Bytes::from(encode(message))))
+            && self.try_send_frame(worker, || {
+                Frame::relayed(Bytes::from(encode(message)), booking)
+            })
     }
 
     fn try_send_frame(&self, connection: ConnectionId, frame: impl FnOnce() -> Frame) -> bool {

@@ -1,7 +1,10 @@
 //! One of the brokers on a database is the leader. The others are followers and keep trying to
 //! become the leader.
 
-use crate::engine::{Engine, Event};
+use crate::{
+    clock::unix_ms,
+    engine::{Engine, Event},
+};
 use baton_broker_queue::Loaded;
 use baton_broker_store::StoreError;
 use baton_protocol::JobId;
@@ -29,6 +32,7 @@ pub(crate) async fn acquire(engine: &Engine) -> Result<(Loaded, HashMap<JobId, u
     // Reset this before the announcement. Otherwise two brokers could forward a connection to each other.
     engine.leadership.send_replace(Leadership::Unknown);
     engine.store.announce(&engine.address).await?;
+    engine.store.pools().lose_workers(unix_ms()).await?;
     Ok((
         engine.store.load().await?,
         engine.store.events().output_bytes().await?,

@@ -1,10 +1,12 @@
 //! The queue of frames for one connection.
 //!
-//! In: frames of the broker's own messages, which always fit, and frames with a job's events, which must wait or
-//! be read from the store later if their peer does not read. Out: the same frames, in order.
+//! In: frames of the broker's own messages, which always fit; frames with a job's events, which must wait or be read
+//! from the store later if their peer does not read; and messages of notebooks to a worker, which count for their
+//! person until they are sent. Out: the same frames, in order.
 //!
-//! **Invariant:** however many events are stored, few bytes of them wait for one peer.
+//! **Invariant:** however many events are stored, and whatever notebooks send, few bytes wait for one peer.
 
+use crate::in_flight::Booking;
 use axum::body::Bytes;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -27,6 +29,8 @@ pub(crate) struct Frame {
     pub(crate) bytes: Bytes,
     /// Held until the frame leaves the queue.
     _room: Option<OwnedSemaphorePermit>,
+    /// Of a notebook's message to a worker; held as long.
+    _booking: Option<Booking>,
 }
 
 /// Room for events in the queue.
@@ -59,12 +63,24 @@ impl Outgoing {
 
 impl Frame {
     pub(super) fn own(bytes: Bytes) -> Self {
-        Self { bytes, _room: None }
+        Self::relayed(bytes, None)
+    }
+
+    /// A message from a notebook to a worker.
+    pub(super) fn relayed(bytes: Bytes, booking: Option<Booking>) -> Self {
+        Self {
+            bytes,
+            _room: None,
+            _booking: booking,
+        }
     }
 
     pub(super) fn events(bytes: Bytes, room: Room) -> Self {
-        let _room = Some(room.0);
-        Self { bytes, _room }
+        Self {
+            bytes,
+            _room: Some(room.0),
+            _booking: None,
+        }
     }
 }
 

@@ -3,12 +3,7 @@
 //! Every store refuses a second upload to the same key, other methods, other keys and expired
 //! grants. Not every store can fix the length of an upload ([`Provider::fixes_length`]).
 
-use super::{
-    ObjectsError,
-    address::{ObjectAddress, ObjectKind, ObjectOptions},
-    azure::Azure,
-    google, s3,
-};
+use super::ObjectsError;
 use baton_transport::tls;
 use futures_util::future::BoxFuture;
 use object_store::{
@@ -47,20 +42,6 @@ pub(super) trait Provider: Send + Sync {
     ) -> BoxFuture<'a, Result<Signed, ObjectsError>>;
 
     fn sign_download<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, Result<Url, ObjectsError>>;
-}
-
-pub(super) fn open(
-    address: &ObjectAddress,
-    options: &ObjectOptions,
-    ca_file: Option<PathBuf>,
-) -> Result<Box<dyn Provider>, ObjectsError> {
-    let (bucket, connector) = (address.bucket.as_str(), Connector { ca_file });
-    let options = options.of_kind(address.kind);
-    Ok(match address.kind {
-        ObjectKind::S3 => Box::new(s3::open(bucket, options, connector)?),
-        ObjectKind::Azure => Box::new(Azure::open(bucket, options, connector)?),
-        ObjectKind::Google => Box::new(google::open(bucket, options, connector)?),
-    })
 }
 
 pub(super) fn retry() -> RetryConfig {

@@ -3,9 +3,14 @@
 //! In: the number of workers to start, and the states of jobs. Out: jobs, each with a token for its
 //! worker, and the records of workers that have ended.
 
-use super::{batch_system::BatchSystem, command::JobState, managed_pool::ManagedPool};
+use super::{
+    batch_system::{BatchSystem, Lookup, NotSubmitted},
+    command::JobState,
+    managed_pool::ManagedPool,
+};
 use crate::{clock::unix_ms, words};
 use baton_broker_store::{PoolWorkerRow, StoreError};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Requests so many more workers, until too many requests have failed.
@@ -23,7 +28,7 @@ pub(super) async fn start(
     Ok(())
 }
 
-/// A worker whose job is to be checked. Without a job, the broker ended while it submitted the job.
+/// A worker whose job is to be checked. Without a job, the broker did not read the id of the job.
 pub(super) struct Due {
     name: String,
     job: Option<String>,
@@ -38,8 +43,7 @@ pub(super) struct Answer {
 enum Found {
     /// The batch system does not answer. Why.
     Unknown(String),
-    /// The job that has the name of the worker, if there is one.
-    ByName(Option<String>),
+    ByName(Lookup),
     ById {
         job: String,
         state: JobState,
@@ -68,7 +72,7 @@ pub(super) async fn ask(system: BatchSystem<'_>, due: Due) -> Answer {
     let found = match job {
         Some(job) => ask_by_id(system, &name, job).await,
         None => match system.find(&name).await {
-            Ok(job) => Found::ByName(job),
+            Ok(lookup) => Found::ByName(lookup),
             Err(error) => Found::Unknown(error.to_string()),
         },
     };
@@ -101,7 +105,7 @@ pub(super) async fn learn(
     let needs_check = pool
         .worker(&name)
         .is_some_and(|worker| worker.needs_check());
-    if !matches!(found, Found::Unknown(_)) && std::mem::take(&mut pool.is_unknown) {
+    if !matches!(found, Found::Unknown(_)) && pool.unanswered.take().is_some() {
         tracing::info!(
             "The batch system of pool {} answers again",
             pool.settings.name
@@ -109,17 +113,27 @@ pub(super) async fn learn(
     }
     match found {
         Found::Unknown(why) => {
-            if !std::mem::replace(&mut pool.is_unknown, true) {
+            let start_limit = pool.settings.start_limit;
+            if pool.unanswered.is_none() {
                 tracing::warn!(
                     "The state of the job of {name} of pool {} is unknown: {why}; \
                      no more is logged until the batch system answers",
                     pool.settings.name
                 );
             }
+            pool.unanswered = Some(why.clone());
+            let is_late = pool
+                .worker(&name)
+                .is_some_and(|worker| needs_check && worker.is_late_without_answer(start_limit));
+            if is_late {
+                let limit = words::span(millis(start_limit));
+                let why = format!("The state of its job was unknown for {limit}: {why}");
+                cancel(system, pool, &name, why).await?;
+            }
             return Ok(false);
         }
         _ if !needs_check => {}
-        Found::ByName(job) => set_or_end(system, pool, &name, job).await?,
+        Found::ByName(lookup) => set_or_end(system, pool, &name, lookup).await?,
         Found::ById {
             job,
             state,
@@ -129,7 +143,7 @@ pub(super) async fn learn(
             // If the worker connected before its job ended, that has been recorded by now.
             pool.see_past(&name).await?;
             if let Some(worker) = pool.worker(&name) {
-                worker.state = state;
+                worker.learn(state);
                 worker.expected_ms = expected_ms;
             }
             follow(system, pool, (&name, &job), (state, words)).await?;
@@ -181,27 +195,33 @@ async fn submit(system: BatchSystem<'_>, pool: &mut ManagedPool) -> Result<(), S
             tracing::info!("Requested {name} of pool {}: job {job}", pool.settings.name);
             pool.set_job(&name, job).await
         }
-        Err(why) => end(system, pool, &name, Some(why)).await,
+        Err(NotSubmitted::Refused(why)) => end(system, pool, &name, Some(why)).await,
+        Err(NotSubmitted::Unknown(why)) => pool.fail_unknown(&name, why).await,
     }
 }
 
-/// Records the job that was found for a worker. A worker without one ends after a while.
+/// Records the job that was found for a worker. A worker without one ends: after a while if the
+/// batch system may still learn of the job.
 async fn set_or_end(
     system: BatchSystem<'_>,
     pool: &mut ManagedPool,
     name: &str,
-    job: Option<String>,
+    lookup: Lookup,
 ) -> Result<(), StoreError> {
     let start_limit = pool.settings.start_limit;
-    if let Some(job) = job {
-        pool.set_job(name, job).await
-    } else if pool
-        .worker(name)
-        .is_some_and(|worker| worker.is_late(start_limit))
-    {
-        end(system, pool, name, None).await
-    } else {
-        Ok(())
+    let Some(worker) = pool.worker(name) else {
+        return Ok(());
+    };
+    match lookup {
+        Lookup::Job(job) => {
+            worker.missing_since = None;
+            pool.set_job(name, job).await
+        }
+        Lookup::NoJob if worker.submission_failed => end(system, pool, name, None).await,
+        Lookup::NoJob | Lookup::Failed if worker.is_late(start_limit) => {
+            end(system, pool, name, None).await
+        }
+        Lookup::NoJob | Lookup::Failed => Ok(()),
     }
 }
 
@@ -225,6 +245,8 @@ async fn follow(
     match state {
         JobState::Gone => {
             let failed = match worker.is_pending() {
+                // That has been counted.
+                true if worker.submission_failed => None,
                 true => Some(format!(
                     "Job {job} ended before its worker had connected ({answer})"
                 )),
@@ -246,12 +268,15 @@ async fn follow(
             if !(worker.is_late(start_limit) && worker.is_pending()) {
                 return Ok(());
             }
-            let limit = u64::try_from(start_limit.as_millis()).unwrap_or(u64::MAX);
-            let limit = words::span(limit);
+            let limit = words::span(millis(start_limit));
             let why = format!("Job {job} ran for {limit}, and its worker did not connect");
             cancel(system, pool, name, why).await
         }
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Records the end of a worker, and deletes the file with its token.

@@ -18,6 +18,22 @@ use std::{
 };
 use tokio::time::timeout;
 
+/// Why a worker has no job yet.
+pub(super) enum NotSubmitted {
+    /// No job was submitted.
+    Refused(String),
+    /// There may be a job whose id the broker does not know.
+    Unknown(String),
+}
+
+/// What the batch system says about a job with the name of a worker.
+pub(super) enum Lookup {
+    Job(String),
+    NoJob,
+    /// The command failed. It may do that if there is no such job.
+    Failed,
+}
+
 /// The batch system of one pool.
 #[derive(Clone, Copy)]
 pub(super) struct BatchSystem<'runner> {
@@ -74,33 +90,47 @@ impl<'runner> BatchSystem<'runner> {
     /// Submits a job for a worker with this name, and returns its id.
     ///
     /// # Errors
-    /// The batch system's answer, if there is no job.
+    /// The batch system's answer, if it gave no id.
     pub(super) async fn submit(
         self,
         pool: &ManagedPool,
         name: &str,
         token_file: &Path,
-    ) -> Result<String, String> {
+    ) -> Result<String, NotSubmitted> {
         let arguments = self.submit_arguments(pool, name, token_file);
         let said = command::run(&arguments, &self.commands.options).await;
-        match &said {
-            Ok(said) if said.succeeded => job_id(&said.output)
-                .ok_or_else(|| "The submit command printed no job id".to_owned()),
-            said => Err(answer_of(said)),
-        }
+        let why = match &said {
+            Ok(said) if said.succeeded => match job_id(&said.output) {
+                Some(job) => return Ok(job),
+                None => "The submit command printed no job id".to_owned(),
+            },
+            said => answer_of(said),
+        };
+        let is_refused = match &said {
+            Ok(said) => !said.succeeded,
+            Err(error) => matches!(error, CommandError::Start { .. }),
+        };
+        Err(match is_refused || self.commands.find.is_none() {
+            true => NotSubmitted::Refused(why),
+            false => NotSubmitted::Unknown(why),
+        })
     }
 
     /// The job of a worker whose submission did not finish, if the batch system knows one.
     ///
     /// # Errors
     /// If the batch system does not answer.
-    pub(super) async fn find(self, name: &str) -> Result<Option<String>, CommandError> {
+    pub(super) async fn find(self, name: &str) -> Result<Lookup, CommandError> {
         let Some(template) = &self.commands.find else {
-            return Ok(None);
+            return Ok(Lookup::NoJob);
         };
         let arguments = template.arguments(&[("name", name)], &[]);
         let said = command::run(&arguments, &self.commands.options).await?;
-        Ok(job_id(&said.output).filter(|_| said.succeeded))
+        Ok(match job_id(&said.output) {
+            _ if !said.succeeded => Lookup::Failed,
+            Some(job) => Lookup::Job(job),
+            None => Lookup::NoJob,
+        })
     }
 
     /// The state of a job, with the batch system's answer.

@@ -1,7 +1,22 @@
-//! Runs a pool's commands: never through a shell, with a time limit, and without the broker's secrets.
+//! Runs a pool's commands: never through a shell, with limits for time and output, and without the
+//! broker's secrets.
+//!
+//! **Invariant:** a command that is given up is killed with all processes of its group.
 
-use std::{process::Stdio, time::Duration};
-use tokio::{process::Command, time::timeout};
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+use std::{
+    io,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, copy, sink},
+    process::Command,
+    time::timeout,
+};
 
 /// Variables that the commands of a batch system may need. None belongs to Baton or to a database.
 const INHERITED: [&str; 10] = [
@@ -25,6 +40,8 @@ pub(crate) struct CommandOptions {
     pub(crate) environment: Vec<String>,
 }
 
+/// The most bytes of a command's output that are kept.
+const MOST_OUTPUT: u64 = 64 * 1024;
 /// The longest error text that is kept, in characters.
 const LONGEST_WORDS: usize = 500;
 
@@ -39,10 +56,11 @@ pub(crate) struct Said {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
     #[error("{program} could not be started: {source}")]
-    Start {
-        program: String,
-        source: std::io::Error,
-    },
+    Start { program: String, source: io::Error },
+    #[error("the output of {program} could not be read: {source}")]
+    Unread { program: String, source: io::Error },
+    #[error("{program} printed more than {} KiB", MOST_OUTPUT / 1024)]
+    LongOutput { program: String },
     #[error("{program} did not end within {} s", after.as_secs())]
     Slow { program: String, after: Duration },
 }
@@ -67,38 +85,109 @@ pub(crate) async fn run(
         .env_clear()
         .envs(known)
         .current_dir(folder)
-        .stdin(Stdio::null())
-        .kill_on_drop(true);
-    let program = || program.to_owned();
-    let output = match timeout(options.limit, command.output()).await {
-        Ok(Ok(output)) => output,
-        Ok(Err(source)) => {
-            return Err(CommandError::Start {
-                program: program(),
-                source,
-            });
-        }
+        .stdin(Stdio::null());
+    let program = program.to_owned();
+    let ended = match timeout(options.limit, end_of(&mut command)).await {
+        Ok(Ok(ended)) => ended,
+        Ok(Err(Failure::Start(source))) => return Err(CommandError::Start { program, source }),
+        Ok(Err(Failure::Read(source))) => return Err(CommandError::Unread { program, source }),
         Err(_) => {
-            return Err(CommandError::Slow {
-                program: program(),
-                after: options.limit,
-            });
+            let after = options.limit;
+            return Err(CommandError::Slow { program, after });
         }
     };
-    let errors = String::from_utf8_lossy(&output.stderr);
+    let Some(output) = ended.output else {
+        return Err(CommandError::LongOutput { program });
+    };
+    let errors = String::from_utf8_lossy(&ended.errors);
     let errors: Vec<&str> = errors.split_whitespace().collect();
     let words = match errors.join(" ") {
-        none if none.is_empty() => output.status.to_string(),
+        none if none.is_empty() => ended.status.to_string(),
         words => words,
     };
     Ok(Said {
-        succeeded: output.status.success(),
-        output: String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-        words: format!("{}: {words}", program())
+        succeeded: ended.status.success(),
+        output: String::from_utf8_lossy(&output).trim().to_owned(),
+        words: format!("{program}: {words}")
             .chars()
             .take(LONGEST_WORDS)
             .collect(),
     })
+}
+
+/// How a command ended.
+struct End {
+    status: ExitStatus,
+    /// `None` if it is too long: an id or a state would be cut.
+    output: Option<Vec<u8>>,
+    /// The beginning.
+    errors: Vec<u8>,
+}
+
+enum Failure {
+    Start(io::Error),
+    Read(io::Error),
+}
+
+/// Runs a command in a process group of its own, which is killed if the result is dropped.
+async fn end_of(command: &mut Command) -> Result<End, Failure> {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.process_group(0).spawn().map_err(Failure::Start)?;
+    let group = Group::of(child.id());
+    let read = async {
+        let (output, errors) = tokio::try_join!(
+            read_beginning(child.stdout.take()),
+            read_beginning(child.stderr.take())
+        )?;
+        // Only now may the number of the group belong to others.
+        let status = child.wait().await?;
+        group.forget();
+        Ok(End {
+            status,
+            output: (!output.was_cut).then_some(output.kept),
+            errors: errors.kept,
+        })
+    };
+    read.await.map_err(Failure::Read)
+}
+
+struct Beginning {
+    kept: Vec<u8>,
+    was_cut: bool,
+}
+
+/// Reads to the end, so that the command does not wait.
+async fn read_beginning(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Beginning> {
+    let mut kept = Vec::new();
+    let Some(mut pipe) = pipe else {
+        let was_cut = false;
+        return Ok(Beginning { kept, was_cut });
+    };
+    (&mut pipe).take(MOST_OUTPUT).read_to_end(&mut kept).await?;
+    let was_cut = copy(&mut pipe, &mut sink()).await? > 0;
+    Ok(Beginning { kept, was_cut })
+}
+
+/// The process group of a command that is not reaped yet. It is killed on drop.
+struct Group(Option<Pid>);
+
+impl Group {
+    fn of(leader: Option<u32>) -> Self {
+        let leader = leader.and_then(|leader| i32::try_from(leader).ok());
+        Self(leader.map(Pid::from_raw))
+    }
+
+    fn forget(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+    }
 }
 
 /// The state of a job in the batch system.
@@ -228,6 +317,24 @@ mod tests {
         options.limit = Duration::from_millis(10);
         let slow = run(&words(&["sleep", "600"]), &options).await;
         assert!(matches!(slow, Err(CommandError::Slow { .. })));
+    }
+
+    #[tokio::test]
+    async fn output_is_limited() {
+        let options = CommandOptions {
+            limit: Duration::from_secs(60),
+            environment: Vec::new(),
+        };
+        let printed = async |bytes: u64, shell: &str| {
+            let script = format!("head -c {bytes} /dev/zero | tr '\\0' x {shell}");
+            run(&words(&["sh", "-c", &script]), &options).await
+        };
+        let said = printed(MOST_OUTPUT, "").await.unwrap();
+        assert_eq!(said.output.len() as u64, MOST_OUTPUT);
+        let long = printed(MOST_OUTPUT + 1, "").await;
+        assert!(matches!(long, Err(CommandError::LongOutput { .. })));
+        let said = printed(4 * MOST_OUTPUT, ">&2; echo 7").await.unwrap();
+        assert_eq!(said.output, "7");
     }
 
     #[test]

@@ -46,8 +46,8 @@ pub(super) struct ManagedPool {
     /// Only of external pools.
     pub(super) asked: Asked,
     lacking: Lacking,
-    /// Whether the batch system did not answer the last time. It was logged then.
-    pub(super) is_unknown: bool,
+    /// Why the batch system did not answer the last time. It was logged then.
+    pub(super) unanswered: Option<String>,
 }
 
 /// Whether too many starts in a row have failed.
@@ -92,7 +92,7 @@ impl ManagedPool {
             wanted: None,
             asked: Asked::default(),
             lacking: Lacking::default(),
-            is_unknown: false,
+            unanswered: None,
         })
     }
 
@@ -226,6 +226,14 @@ impl ManagedPool {
     ) -> Result<(), StoreError> {
         if let Some(worker) = self.worker(name) {
             worker.uncancelled = true;
+        }
+        self.fail(why).await
+    }
+
+    /// Counts a failure of a worker that may have a job, whose id is unknown.
+    pub(super) async fn fail_unknown(&mut self, name: &str, why: String) -> Result<(), StoreError> {
+        if let Some(worker) = self.worker(name) {
+            worker.submission_failed = true;
         }
         self.fail(why).await
     }
@@ -374,7 +382,7 @@ impl ManagedPool {
             }),
             target_wait_ms: settings.scaling.target_wait_ms,
             ahead_ms: pools::ahead_ms(settings.scaling.max, &self.kind()),
-            can_start: !self.present(0).is_paused(),
+            can_start: settings.scaling.max > 0 && !self.present(0).is_paused(),
             pending: self.pending(),
             slots: self.row.slots,
             usual: self.usual(),
@@ -384,6 +392,15 @@ impl ManagedPool {
                 .filter_map(|worker| worker.expected_ms)
                 .min(),
         }
+    }
+
+    /// What prevents starts now, or else the last failure.
+    fn last_failure(&self) -> Option<String> {
+        let silence = |why| format!("The batch system does not answer: {why}");
+        let asks = self.workers.iter().any(ManagedWorker::needs_check);
+        let silence = self.unanswered.as_ref().filter(|_| asks).map(silence);
+        let failed = silence.or_else(|| self.row.words.clone());
+        failed.or_else(|| self.asked.late())
     }
 
     pub(super) fn shown(&self) -> Pool {
@@ -398,7 +415,7 @@ impl ManagedPool {
             leaving: self.leaving(),
             failures: self.row.failures,
             paused: self.is_paused(),
-            last_failure: self.row.words.clone().or_else(|| self.asked.late()),
+            last_failure: self.last_failure(),
             start: self.usual(),
             workers: self.workers.iter().map(ManagedWorker::shown).collect(),
         }

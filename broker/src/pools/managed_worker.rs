@@ -22,6 +22,8 @@ pub(super) struct ManagedWorker {
     pub(super) failure_counted: bool,
     /// Its job should have ended, but could not be cancelled. That is tried again.
     pub(super) uncancelled: bool,
+    /// Its submission failed without an id. Its failure has been counted.
+    pub(super) submission_failed: bool,
     pub(super) draining: bool,
     pub(super) connected: bool,
     pub(super) expected_ms: Option<i64>,
@@ -38,6 +40,7 @@ impl ManagedWorker {
             failing: None,
             failure_counted: false,
             uncancelled: false,
+            submission_failed: false,
             draining: false,
             connected: false,
             expected_ms: None,
@@ -106,10 +109,25 @@ impl ManagedWorker {
         self.needs_check() && self.checked.is_none_or(|at| at.elapsed() >= every)
     }
 
+    /// The batch system says what its job does. Until then the job may have waited, which is no time of its own.
+    pub(super) fn learn(&mut self, state: JobState) {
+        if self.state == JobState::Unknown && self.is_pending() {
+            self.missing_since = None;
+        }
+        self.state = state;
+    }
+
     /// Whether it has been missing for at least this time.
     pub(super) fn is_late(&mut self, limit: Duration) -> bool {
         let since = *self.missing_since.get_or_insert_with(Instant::now);
         since.elapsed() >= limit
+    }
+
+    /// Whether the batch system has not said for this time what its job does, and it has never connected.
+    /// A job that waits is not late, and one without an id may still be found.
+    pub(super) fn is_late_without_answer(&mut self, limit: Duration) -> bool {
+        let is_unknown = self.state == JobState::Unknown && self.row.job.is_some();
+        is_unknown && self.is_pending() && self.is_late(limit)
     }
 
     /// Whether it has never connected, and still may. A job that the batch system restarts does not count: earlier

@@ -36,7 +36,7 @@ pub(crate) async fn run(mut runner: Runner) {
 impl Runner {
     async fn run_as_leader(&mut self) {
         let names = self.seats.iter().map(|seat| seat.settings.name.clone());
-        let of_others = removed::run(names.collect(), &self.common.store);
+        let of_others = removed::run(names.collect(), &self.common);
         let (mut links, mut loops) = (Vec::new(), Vec::new());
         for seat in &mut self.seats {
             let (reports, reported) = watch::channel(None);

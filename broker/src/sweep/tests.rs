@@ -2,7 +2,7 @@
 
 use super::*;
 use baton_broker_queue::{
-    Account, AuditEntry, Write,
+    AuditEntry, Write,
     samples::{finish, naming, submit},
 };
 use baton_broker_store::{Live, PublicFile, StateRow};
@@ -63,7 +63,7 @@ impl Place {
 
     async fn swept(&self, now_ms: i64) -> Swept {
         let chunks = ChunkStore::Folder(Arc::clone(&self.chunks));
-        let swept = sweep(&self.store, &chunks, RETENTION, now_ms).await;
+        let swept = sweep(&self.store, &chunks, RETENTION, -MINUTE, now_ms).await;
         swept.unwrap()
     }
 }
@@ -313,6 +313,31 @@ async fn files_that_a_restored_database_does_not_know_go_as_well() {
     assert!(!place.chunks.contains(unknown));
 }
 
+/// A table of millions of rows takes longer to change than the database may take to answer.
+#[tokio::test]
+async fn who_takes_the_lead_keeps_all_chunks_for_a_term_and_changes_no_row_of_theirs() {
+    let place = place().await;
+    let chunk = place.chunks.put(b"ada's").unwrap();
+    let ada = Account {
+        owner: "ada".to_owned(),
+        ..Account::default()
+    };
+    let held = [(chunk, 5)];
+    place.store.chunks().hold(&ada, &held, 0).await.unwrap();
+    let chunks = ChunkStore::Folder(Arc::clone(&place.chunks));
+    let mut adopted_ms = None;
+    for (minute, is_kept) in [(100, true), (109, true), (111, false)] {
+        let now_ms = minute * MINUTE;
+        round(&place.store, &chunks, RETENTION, &mut adopted_ms, now_ms).await;
+        assert_eq!(place.chunks.contains(chunk), is_kept, "{minute}");
+        let live = Live::new();
+        let stale = place.store.chunks().stale(MINUTE, &live);
+        let untouched = vec![(chunk, vec![ada.clone()])];
+        let expected = if is_kept { untouched } else { Vec::new() };
+        assert_eq!(stale.await.unwrap(), expected, "{minute}");
+    }
+}
+
 #[tokio::test]
 async fn who_takes_the_lead_counts_the_files_in_before_anything_is_swept() {
     let server = Server::start(Disk::NoSync);
@@ -324,18 +349,18 @@ async fn who_takes_the_lead_counts_the_files_in_before_anything_is_swept() {
     let place = place().await;
     let unknown = place.chunks.put(b"unknown").unwrap();
     leader.acquire_leadership().await.unwrap();
-    let (mut adopted, mut now_ms) = (false, 0);
+    let (mut adopted_ms, mut now_ms) = (None, 0);
     let mut round = async |minutes: i64| {
         now_ms += minutes * MINUTE;
         round(
             &other,
             &ChunkStore::Folder(Arc::clone(&place.chunks)),
             RETENTION,
-            &mut adopted,
+            &mut adopted_ms,
             now_ms,
         )
         .await;
-        (adopted, place.chunks.contains(unknown))
+        (adopted_ms.is_some(), place.chunks.contains(unknown))
     };
     assert_eq!(round(1).await, (false, true));
     leader.close().await.unwrap();

@@ -1,19 +1,16 @@
-//! Authenticates and authorises requests.
+//! Knows who a caller is, by the credential that a request shows.
 //!
 //! Programs send a token as `Authorization: Bearer`. People sign in on a page, with `/?token=…` or
-//! with the JupyterHub ([`sign_in`]). Each of these gives the browser a [`SignIn`](crate::sign_ins)
+//! with the JupyterHub ([`sign_in`](super::sign_in)). Each of these gives the browser a [`SignIn`](crate::sign_ins)
 //! in a cookie that scripts cannot read. The broker's own token permits everything. Tokens of
 //! people and of the Hub permit what their roles allow, and tokens of workers what a worker needs.
 //! On a Unix socket pages need no token, because only this user can connect.
 //!
-//! In: a request. Out: the same request with a [`Caller`], or a refusal.
+//! In: a token or the id of a sign-in. Out: a [`Caller`].
 
 use super::{
-    Limits, Meter, OfBody, Shared,
+    ApiError, Limits,
     attempts::{self, Attempts},
-    guests::Guest,
-    limits::limited,
-    sign_in,
 };
 use crate::{
     hub::Hub,
@@ -21,14 +18,8 @@ use crate::{
     pools,
     sign_ins::{self, Grant, SignIn, SignIns},
     watched::Watched,
-    web::api::ApiError,
 };
-use axum::{
-    extract::{Query, Request, State},
-    http::{Extensions, HeaderMap, HeaderValue, header},
-    middleware::Next,
-    response::{IntoResponse, Response},
-};
+use axum::http::{Extensions, HeaderMap, HeaderValue, header};
 use baton_broker_queue::Identity;
 use baton_broker_store::Store;
 use jiff::Timestamp;
@@ -105,11 +96,6 @@ impl Caller {
     pub(crate) fn is_form_key(&self, given: &str) -> bool {
         is_same(given, &self.form_key())
     }
-}
-
-#[derive(serde::Deserialize)]
-pub(super) struct TokenQuery {
-    token: Option<String>,
 }
 
 impl Access {
@@ -359,7 +345,54 @@ impl Access {
         }
     }
 
-    /// The caller of a program's request, by the authorization that the program sent.
+    /// Whether the caller's person was in the people file and is no longer.
+    pub(crate) fn is_removed(&self, caller: &Caller) -> bool {
+        let is_of_file = matches!(caller.credential, Some(Credential::Token(_)));
+        let people = self.people.as_ref().filter(|_| is_of_file);
+        let person = caller.identity.person();
+        people
+            .is_some_and(|people| person.is_some_and(|person| !people.newest().has_person(person)))
+    }
+
+    /// The caller of a program's request, by the token that the program sent.
+    pub(super) async fn program(
+        &self,
+        given: Option<&str>,
+        from: (&Extensions, &HeaderMap),
+    ) -> Result<Caller, ApiError> {
+        let open = self.only_this_user && self.token_hash.is_none();
+        self.authorized(given, open, from).await
+    }
+
+    /// The caller of the chunk listener, which passes on the authorization that it received.
+    pub(super) async fn of_authorization(
+        &self,
+        given: Option<&HeaderValue>,
+        from: (&Extensions, &HeaderMap),
+    ) -> Result<Caller, ApiError> {
+        self.authorized(given.and_then(token_of), false, from).await
+    }
+
+    /// Who asks for a page, by a token.
+    pub(super) async fn person(
+        &self,
+        given: Option<&str>,
+        from: (&Extensions, &HeaderMap),
+    ) -> Result<Caller, ApiError> {
+        self.authorized(given, self.only_this_user, from).await
+    }
+
+    /// Who asks for a page, by the id of a sign-in. `None` if it has ended.
+    pub(super) async fn signed_in(
+        &self,
+        id: String,
+        from: (&Extensions, &HeaderMap),
+    ) -> Result<Option<Caller>, ApiError> {
+        let credential = Some(Credential::SignIn(id));
+        let address = attempts::address(from.0, from.1);
+        self.admit(credential, self.only_this_user, address).await
+    }
+
     async fn authorized(
         &self,
         given: Option<&str>,
@@ -380,54 +413,7 @@ impl Access {
     }
 }
 
-pub(super) async fn programs_need_token(
-    State(shared): State<Shared>,
-    request: Request,
-    next: Next,
-) -> Response {
-    // Browsers send the origin of a script, and Baton's programs never do. So no other site's page
-    // can use this API.
-    if request.headers().contains_key(header::ORIGIN) {
-        return ApiError::WebPage.into_response();
-    }
-    let access = &shared.access;
-    let open = access.only_this_user && access.token_hash.is_none();
-    let from = (request.extensions(), request.headers());
-    match access.authorized(bearer(from.1), open, from).await {
-        Ok(caller) => pass_on(&shared, caller, request, next).await,
-        Err(refused) => refused.into_response(),
-    }
-}
-
-/// The caller of the chunk listener, which passes the authorization on.
-pub(super) async fn of_authorization(
-    access: &Access,
-    given: Option<&HeaderValue>,
-    from: (&Extensions, &HeaderMap),
-) -> Result<Caller, ApiError> {
-    access
-        .authorized(given.and_then(token_of), false, from)
-        .await
-}
-
-pub(super) async fn only_workers(request: Request, next: Next) -> Response {
-    let caller = request.extensions().get::<Caller>();
-    if caller.is_some_and(|caller| caller.identity.may_be_worker()) {
-        return next.run(request).await;
-    }
-    ApiError::NotAWorker.into_response()
-}
-
-pub(super) async fn no_workers(request: Request, next: Next) -> Response {
-    let caller = request.extensions().get::<Caller>();
-    match caller {
-        Some(caller) if caller.identity.may_be_person() => next.run(request).await,
-        Some(caller) => not_a_person(&caller.identity).into_response(),
-        None => ApiError::NotAPerson.into_response(),
-    }
-}
-
-fn not_a_person(identity: &Identity) -> ApiError {
+pub(super) fn not_a_person(identity: &Identity) -> ApiError {
     match identity.joins() {
         Some(pool) => ApiError::OnlyJoins {
             pool: pool.to_owned(),
@@ -435,68 +421,6 @@ fn not_a_person(identity: &Identity) -> ApiError {
         None if identity.may_monitor() => ApiError::OnlyReads,
         None => ApiError::NotAPerson,
     }
-}
-
-/// Admits admins, and programs that read metrics.
-pub(super) async fn only_monitors(request: Request, next: Next) -> Response {
-    let caller = request.extensions().get::<Caller>();
-    match caller {
-        Some(caller) if caller.identity.may_monitor() => next.run(request).await,
-        Some(caller) if !caller.identity.may_be_person() => {
-            not_a_person(&caller.identity).into_response()
-        }
-        _ => ApiError::AdminsOnly.into_response(),
-    }
-}
-
-pub(super) async fn people_need_token(
-    State(shared): State<Shared>,
-    Query(query): Query<TokenQuery>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let access = &shared.access;
-    if let Some(token) = query.token {
-        return sign_in::with_address(&shared, request, token).await;
-    }
-    let from = (request.extensions(), request.headers());
-    let admitted = match (bearer(from.1), sign_in::cookie_of(from.1)) {
-        (None, Some(id)) => {
-            let credential = Some(Credential::SignIn(id));
-            let address = attempts::address(from.0, from.1);
-            access
-                .admit(credential, access.only_this_user, address)
-                .await
-        }
-        (given, _) => match access.authorized(given, access.only_this_user, from).await {
-            Err(ApiError::Token) => Ok(None),
-            authorized => authorized.map(Some),
-        },
-    };
-    match admitted {
-        Ok(Some(caller)) => pass_on(&shared, caller, request, next).await,
-        Ok(None) => sign_in::asked(&shared, &request),
-        Err(error) => error.into_response(),
-    }
-}
-
-/// Counts the connection and the body for the caller, if the caller is limited.
-async fn pass_on(shared: &Shared, caller: Caller, request: Request, next: Next) -> Response {
-    let person = limited(&caller.identity).map(str::to_owned);
-    let person = person.as_deref();
-    if let Some(guest) = request.extensions().get::<Guest>()
-        && let Err(refused) = guest.admit(person, &shared.requests_of_person)
-    {
-        return refused.into_response();
-    }
-    let (parts, body) = request.into_parts();
-    let (meter, body) = Meter::of_body(person, &shared.in_flight, body);
-    let mut request = Request::from_parts(parts, body);
-    request.extensions_mut().insert(caller);
-    request.extensions_mut().insert(OfBody(meter.clone()));
-    let response = next.run(request).await;
-    drop(meter);
-    response
 }
 
 pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {

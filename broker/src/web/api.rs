@@ -13,7 +13,6 @@ mod history;
 mod jobs;
 mod paging;
 mod pools;
-mod problem;
 mod public;
 mod timetable;
 mod usage;
@@ -23,13 +22,12 @@ pub(crate) use actions::act;
 pub(crate) use allowances::of as allowances_of;
 pub(crate) use courses::of as courses_of;
 pub(crate) use history::past;
-pub(crate) use problem::{ApiError, answer, problem};
 pub(crate) use timetable::outlooks as lesson_outlooks;
 pub(crate) use usage::day_of;
 
 use crate::{
     engine::Event,
-    web::{Shared, attachable, states},
+    web::{ApiError, Shared, attachable, states},
 };
 use axum::{
     Json, Router,

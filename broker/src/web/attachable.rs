@@ -4,7 +4,10 @@
 use super::{Shared, states::OfPerson};
 use crate::{
     engine::Event,
-    web::api::{ApiError, Refusal, ask},
+    web::{
+        ApiError,
+        api::{Refusal, ask},
+    },
 };
 use axum::{
     Json, Router,

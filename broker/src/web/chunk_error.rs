@@ -1,11 +1,13 @@
 //! Why a request for chunks fails, in the format of RFC 9457.
 
-use super::chunks::MOST_CHUNKS;
 use crate::{
     in_flight::TooMuch,
     objects::ObjectsError,
     quota::Exceeded,
-    web::api::{ApiError, answer, problem},
+    web::{
+        ApiError,
+        problem::{answer, problem},
+    },
 };
 use axum::{
     http::StatusCode,
@@ -26,8 +28,8 @@ pub(super) enum ChunkError {
     Unknown { hash: ChunkHash },
     #[error("A chunk has at most {CHUNK_BYTES} bytes, not {bytes}")]
     TooLarge { bytes: usize },
-    #[error("A request has at most {MOST_CHUNKS} chunks")]
-    TooMany,
+    #[error("A request has at most {most} chunks")]
+    TooMany { most: usize },
     #[error("A request has at most {most} names of chunks")]
     TooManyNames { most: usize },
     #[error("This broker keeps state in an object store, which this version of Baton cannot use")]
@@ -119,7 +121,7 @@ impl ChunkError {
             Self::List(_) | Self::Cut | Self::Request(_) => {
                 (StatusCode::BAD_REQUEST, "urn:baton:body", None)
             }
-            Self::TooLarge { .. } | Self::TooMany | Self::TooManyNames { .. } => {
+            Self::TooLarge { .. } | Self::TooMany { .. } | Self::TooManyNames { .. } => {
                 (StatusCode::BAD_REQUEST, "urn:baton:too-large", None)
             }
             Self::OtherLength { .. } => (StatusCode::BAD_REQUEST, "urn:baton:other-length", None),
@@ -174,7 +176,7 @@ impl ChunkError {
     fn log(&self) {
         match self {
             Self::Objects(error) => tracing::error!("{error}"),
-            Self::Unsafe { problem, .. } => tracing::error!("{self}\nhint: {}", problem.hint()),
+            Self::Unsafe { problem, .. } => tracing::error!("{self}; hint: {}", problem.hint()),
             Self::Store(error) if error.may_pass() && error.shortage().is_none() => {}
             Self::StoreLimit { .. } | Self::State(_) | Self::Store(_) => {
                 tracing::error!("A request for chunks failed: {self}");

@@ -10,7 +10,7 @@
 
 use super::{
     Connections, Meter, Shared,
-    access::{self, Caller},
+    access::Caller,
     chunk_error::ChunkError,
     chunks::{self, ChunkReader, NAMES_BYTES, Named, Party},
     guests::Guest,
@@ -24,7 +24,7 @@ use crate::{
     in_flight::InFlight,
     listen,
     tls::{Certificate, Encrypted},
-    web::api::{ApiError, problem},
+    web::{ApiError, problem::problem},
 };
 use anyhow::Context;
 use axum::{
@@ -311,7 +311,10 @@ impl FromRequestParts<Shared> for For {
             .await
             .map_err(IntoResponse::into_response)?;
         let from = (&parts.extensions, &parts.headers);
-        let asker = access::of_authorization(&shared.access, parts.headers.get(FOR), from).await;
+        let asker = shared
+            .access
+            .of_authorization(parts.headers.get(FOR), from)
+            .await;
         let asker = asker.map_err(IntoResponse::into_response)?;
         let account = chunks::account(shared, &asker, party).await;
         let account = account.map_err(IntoResponse::into_response)?;

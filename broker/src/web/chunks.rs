@@ -10,8 +10,7 @@
 
 use super::{Caller, OfBody, Shared, chunk_error::ChunkError};
 use crate::{
-    chunk_store::ChunkStore, clock::unix_ms, engine::Leadership, people::worker_id,
-    web::api::ApiError,
+    chunk_store::ChunkStore, clock::unix_ms, engine::Leadership, people::worker_id, web::ApiError,
 };
 use axum::{
     Extension, Router,
@@ -24,7 +23,7 @@ use axum::{
 use baton_broker_queue::{Account, Identity};
 use baton_broker_store::{PublicFile, StoreError};
 use baton_chunks::ChunkDirectory;
-use baton_protocol::{CHUNK_BYTES, ChunkHash, NotebookId, decode, encode};
+use baton_protocol::{CHUNK_BYTES, ChunkHash, NotebookId, counted_bytes, decode, encode};
 use bytes::{Buf, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use std::{
@@ -37,7 +36,7 @@ pub(super) const NAMES_BYTES: usize = 1 << 20;
 /// Chunks are stored after this many bytes have arrived.
 const BATCH_BYTES: usize = 4 << 20;
 /// For one request; peers send 32. Small chunks cost the database as much as large ones.
-pub(super) const MOST_CHUNKS: usize = 1024;
+const MOST_CHUNKS: usize = 1024;
 /// The number of chunks for which a request counts as one more.
 const COUNTED_CHUNKS: usize = 32;
 /// How many chunks are read ahead of the network.
@@ -176,13 +175,13 @@ pub(super) async fn keep(
 ) -> Result<HashMap<ChunkHash, u64>, ChunkError> {
     let ChunkStore::Folder(chunks) = &shared.chunks else {
         let kept = ChunkStore::keep_objects(&shared.store, account, hashes, unix_ms()).await?;
-        shared.quotas.add(&account.owner, kept.values().sum());
+        shared.quotas.add(&account.owner, counted(kept.values()));
         return Ok(kept);
     };
     let mut held = shared.store.chunks().held(account, hashes).await?;
     let here = whole(chunks, held.clone()).await?;
     held.retain(|hash, _| here.contains(hash));
-    shared.quotas.add(&account.owner, held.values().sum());
+    shared.quotas.add(&account.owner, counted(held.values()));
     let named: Vec<Named> = held.iter().map(|(hash, bytes)| (*hash, *bytes)).collect();
     shared
         .store
@@ -259,7 +258,7 @@ impl ChunkReader {
             if let Some(chunk) = next_chunk(&mut self.waiting)? {
                 self.count += 1;
                 if self.count > MOST_CHUNKS {
-                    return Err(ChunkError::TooMany);
+                    return Err(ChunkError::TooMany { most: MOST_CHUNKS });
                 }
                 batch_bytes += chunk.len();
                 batch.push(chunk);
@@ -337,18 +336,23 @@ async fn within_quota(
 ) -> Result<(), ChunkError> {
     let named: HashMap<ChunkHash, u64> = named.iter().copied().collect();
     let take = |bytes| shared.quotas.take(&account.owner, bytes);
-    if take(named.values().sum()).await?.is_none() {
+    if take(counted(named.values())).await?.is_none() {
         return Ok(());
     }
     // Chunks that are sent again take no additional space.
     let hashes: Vec<ChunkHash> = named.keys().copied().collect();
     let held = shared.store.chunks().held(account, &hashes).await?;
     let is_new = |(hash, _): &(&ChunkHash, &u64)| !held.contains_key(hash);
-    let new_bytes: u64 = named.iter().filter(is_new).map(|(_, bytes)| bytes).sum();
-    match take(new_bytes).await? {
+    let new = named.iter().filter(is_new).map(|(_, bytes)| bytes);
+    match take(counted(new)).await? {
         None => Ok(()),
         Some(exceeded) => Err(ChunkError::of_quota(account, exceeded)),
     }
+}
+
+/// What chunks with these lengths count together.
+fn counted<'a>(lengths: impl Iterator<Item = &'a u64>) -> u64 {
+    lengths.map(|bytes| counted_bytes(*bytes)).sum()
 }
 
 async fn get(

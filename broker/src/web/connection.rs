@@ -6,7 +6,6 @@
 use crate::{
     engine::{Event, Frame, Outgoing},
     in_flight::Booking,
-    pace::Pace,
     people::worker_id,
     screen::Screen,
     web::{Meter, Watch},
@@ -15,11 +14,9 @@ use axum::{
     body::Bytes,
     extract::ws::{CloseFrame, Message, WebSocket, close_code},
 };
-use baton_broker_queue::{
-    Account, ConnectionId, Ending, Identity, LARGEST_PEER_MESSAGE_BYTES, WorkerHello, check_hello,
-};
+use baton_broker_queue::{Account, ConnectionId, Ending, Identity, WorkerHello, check_hello};
 use baton_protocol::{
-    Machine, PROTOCOL_VERSION, Refusal, decode, decode_bounded, encode, encoded_bytes,
+    Bound, Machine, PROTOCOL_VERSION, Refusal, decode, decode_bounded, encode, encoded_bytes,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -47,9 +44,6 @@ const SILENCE: Duration = Duration::from_secs(45);
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// How often the broker checks the progress of an incomplete message.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Elements in all lists of a message or a saved state. A chunk of a manifest takes three, so these are the chunks of
-/// 170 GB.
-pub(super) const MOST_ELEMENTS: usize = 1 << 19;
 
 static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
 
@@ -59,6 +53,8 @@ pub(crate) struct Opened {
     pub(crate) meter: Meter,
     pub(crate) inbox: mpsc::Sender<Event>,
     pub(crate) stop: CancellationToken,
+    /// Cancelled before `stop` if the connection's person was removed.
+    pub(crate) removed: CancellationToken,
 }
 
 pub(crate) async fn serve_proxy(
@@ -79,10 +75,8 @@ pub(crate) async fn serve_proxy(
                     Event::ProxyConnected(connection, outgoing, notebook, of)
                 };
                 let screen = screen(account);
-                let mut pace = Pace::new(Instant::now());
                 let event = move |connection, message, booking| {
-                    let verdict = pace.count(Instant::now());
-                    screen.clone().event(connection, message, booking, verdict)
+                    screen.clone().event(connection, message, booking)
                 };
                 serve(opened, came, event).await;
             }
@@ -136,7 +130,7 @@ pub(crate) async fn serve_worker(mut opened: Opened, identity: &Identity, most_s
             }
             let came = |connection, outgoing| Event::WorkerConnected(connection, outgoing, hello);
             // A notebook would not accept it from the broker.
-            let fits = |message: &FromWorker| encoded_bytes(message) <= LARGEST_PEER_MESSAGE_BYTES;
+            let fits = |message: &FromWorker| encoded_bytes(message) <= Bound::MESSAGE.bytes;
             let event = |connection, message, _| {
                 let fits = fits(&message);
                 if !fits {
@@ -181,7 +175,7 @@ async fn hello<Incoming: DeserializeOwned + Versioned>(opened: &mut Opened) -> O
         match message {
             Message::Binary(frame) => {
                 drop(opened.meter.finished());
-                return decode_bounded(&frame, MOST_ELEMENTS)
+                return decode_bounded(&frame, Bound::MESSAGE.elements)
                     .ok()
                     .or_else(|| Some(Incoming::of_version(version_of(&frame)?)));
             }
@@ -271,6 +265,7 @@ async fn serve<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>
         meter,
         inbox,
         stop,
+        removed,
     } = opened;
     let close = stop.child_token();
     let (outgoing, queue) = Outgoing::create(close.clone());
@@ -281,6 +276,10 @@ async fn serve<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>
     let ending = tokio::select! {
         ending = read(reader, &meter, &inbox, |message, booking| event(connection, message, booking)) => ending,
         ending = write(writer, queue, &close) => ending,
+    };
+    let ending = match removed.is_cancelled() {
+        true => Ending::PersonRemoved,
+        false => ending,
     };
     // If the engine has ended, it does not need this event.
     drop(inbox.send(Event::Closed(connection, ending)).await);
@@ -313,7 +312,7 @@ async fn read<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>>
             }
         };
         match message {
-            Message::Binary(frame) => match decode_bounded(&frame, MOST_ELEMENTS) {
+            Message::Binary(frame) => match decode_bounded(&frame, Bound::MESSAGE.elements) {
                 Ok(message) => {
                     let booking = meter.finished();
                     watch.finished();

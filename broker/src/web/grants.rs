@@ -23,7 +23,7 @@ use axum::{
 };
 use baton_broker_queue::Account;
 use baton_broker_store::ObjectRow;
-use baton_protocol::{CHUNK_BYTES, ChunkHash, Grants, decode, encode};
+use baton_protocol::{CHUNK_BYTES, ChunkHash, Grants, counted_bytes, decode, encode};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
@@ -93,7 +93,7 @@ async fn expect(
     let new = wanted
         .iter()
         .filter(|(hash, bytes)| !is_counted(hash, **bytes));
-    let new_bytes: u64 = new.map(|(_, bytes)| bytes).sum();
+    let new_bytes: u64 = new.map(|(_, bytes)| counted_bytes(*bytes)).sum();
     if let Some(exceeded) = shared.quotas.take(&account.owner, new_bytes).await? {
         return Err(ChunkError::of_quota(account, exceeded));
     }

@@ -11,7 +11,7 @@
 //! connect at once.
 
 use super::limits::{Connections, Counted};
-use crate::web::api::ApiError;
+use crate::web::ApiError;
 use std::{
     collections::{HashMap, VecDeque},
     net::IpAddr,

@@ -3,16 +3,9 @@
 //! Programs with the broker's own token belong to the operator and are not limited. Neither are
 //! workers, because they send requests on behalf of all people.
 
-use super::{Caller, Shared};
 use crate::{
     buckets::{Buckets, Rate},
-    web::api::ApiError,
-};
-use axum::{
-    Extension,
-    extract::{Request, State},
-    middleware::Next,
-    response::{IntoResponse, Response},
+    web::ApiError,
 };
 use baton_broker_queue::Identity;
 use std::{
@@ -57,19 +50,6 @@ impl Limits {
 
 pub(crate) fn limited(identity: &Identity) -> Option<&str> {
     identity.person().filter(|_| !identity.may_be_worker())
-}
-
-pub(super) async fn limit(
-    State(shared): State<Shared>,
-    Extension(caller): Extension<Caller>,
-    request: Request,
-    next: Next,
-) -> Response {
-    if let Err(too_often) = shared.limits.admit(&caller.identity) {
-        shared.metrics.limited();
-        return too_often.into_response();
-    }
-    next.run(request).await
 }
 
 /// A notebook has one WebSocket, and others for requests about chunks and states.

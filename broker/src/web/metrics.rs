@@ -1,9 +1,6 @@
 //! `/metrics`, for Prometheus.
 
-use super::{
-    Shared,
-    api::{ApiError, ask},
-};
+use super::{ApiError, Shared, api::ask};
 use crate::engine::Event;
 use axum::{
     extract::State,

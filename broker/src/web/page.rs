@@ -25,7 +25,7 @@ mod time;
 mod week;
 mod workers;
 
-use crate::web::{Caller, Shared, api::ApiError};
+use crate::web::{ApiError, Caller, Shared};
 use axum::{
     Extension, Router,
     extract::{Query, Request, State},

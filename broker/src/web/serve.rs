@@ -21,7 +21,7 @@ use super::{
     meter::{Meter, Metered},
     seldom::Seldom,
 };
-use crate::web::api::ApiError;
+use crate::web::ApiError;
 use axum::{
     Extension, Router,
     body::{Body, Bytes, HttpBody},

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     sign_ins::SignIn,
-    web::{api::ApiError, page},
+    web::{ApiError, page},
 };
 use axum::{
     Form, Json, Router,

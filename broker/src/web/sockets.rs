@@ -2,9 +2,10 @@
 
 use super::{Access, Caller, Meter, Shared, limits::limited};
 use crate::{
+    pace::Pace,
     screen::Screen,
     web::{
-        api::ApiError,
+        ApiError,
         connection::{Opened, serve_proxy, serve_worker},
     },
 };
@@ -14,8 +15,9 @@ use axum::{
     response::Response,
     routing::get,
 };
-use baton_broker_queue::LARGEST_PEER_MESSAGE_BYTES;
+use baton_protocol::Bound;
 use std::sync::Arc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Each connection has such a buffer while it is open, and most connections are idle.
@@ -45,7 +47,8 @@ async fn proxy(
         let tracker = shared.connections.clone();
         let end = shared.stop.child_token();
         let identity = caller.identity.clone();
-        let stop = end.clone();
+        let (stop, removed) = (end.clone(), CancellationToken::new());
+        let is_removed = removed.clone();
         let serve = async move {
             let _counted = counted;
             let screen = |account| Screen {
@@ -54,6 +57,10 @@ async fn proxy(
                 chunks: shared.chunks,
                 quotas: shared.quotas,
                 submissions: shared.submissions,
+                pace: match limited(&identity) {
+                    Some(person) => shared.paces.of(person, Instant::now()),
+                    None => Pace::new(Instant::now()),
+                },
                 counted: limited(&identity).map(Arc::from),
             };
             let opened = Opened {
@@ -61,10 +68,16 @@ async fn proxy(
                 meter,
                 inbox: shared.inbox,
                 stop,
+                removed: is_removed,
             };
             serve_proxy(opened, &identity, screen).await;
         };
-        tracker.track_future(as_long_as_admitted(serve, shared.access, caller, end))
+        tracker.track_future(as_long_as_admitted(
+            serve,
+            shared.access,
+            caller,
+            End { removed, end },
+        ))
     }))
 }
 
@@ -79,36 +92,56 @@ async fn worker(
         let tracker = shared.connections.clone();
         let end = shared.stop.child_token();
         let (identity, stop) = (caller.identity.clone(), end.clone());
+        let removed = CancellationToken::new();
+        let is_removed = removed.clone();
         let serve = async move {
             let opened = Opened {
                 socket,
                 meter,
                 inbox: shared.inbox,
                 stop,
+                removed: is_removed,
             };
             serve_worker(opened, &identity, shared.most_slots).await;
         };
-        tracker.track_future(as_long_as_admitted(serve, shared.access, caller, end))
+        tracker.track_future(as_long_as_admitted(
+            serve,
+            shared.access,
+            caller,
+            End { removed, end },
+        ))
     })
+}
+
+/// Ends a connection.
+struct End {
+    /// Cancelled before `end` if the caller's person was removed.
+    removed: CancellationToken,
+    end: CancellationToken,
 }
 
 async fn as_long_as_admitted(
     serve: impl Future<Output = ()>,
     access: Arc<Access>,
     caller: Caller,
-    end: CancellationToken,
+    End { removed, end }: End,
 ) {
     tokio::pin!(serve);
     tokio::select! {
         () = &mut serve => return,
-        () = access.until_changed(&caller) => end.cancel(),
+        () = access.until_changed(&caller) => {
+            if access.is_removed(&caller) {
+                removed.cancel();
+            }
+            end.cancel();
+        }
     }
     serve.await;
 }
 
 fn sized(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
     upgrade
-        .max_message_size(LARGEST_PEER_MESSAGE_BYTES)
-        .max_frame_size(LARGEST_PEER_MESSAGE_BYTES)
+        .max_message_size(Bound::MESSAGE.bytes)
+        .max_frame_size(Bound::MESSAGE.bytes)
         .read_buffer_size(READ_BUFFER_BYTES)
 }

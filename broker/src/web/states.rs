@@ -11,11 +11,10 @@ use super::{
     Shared,
     chunk_error::ChunkError,
     chunks::{self, OnAccount, Party},
-    connection::MOST_ELEMENTS,
 };
 use crate::{
     clock::unix_ms,
-    web::api::{ApiError, Refusal},
+    web::{ApiError, api::Refusal},
 };
 use axum::{
     Json, Router,
@@ -28,7 +27,7 @@ use axum::{
 use baton_broker_queue::Account;
 use baton_broker_store::StateRow;
 use baton_humanize::one_line;
-use baton_protocol::{ChunkHash, SavedState, api, decode_bounded};
+use baton_protocol::{Bound, ChunkHash, SavedState, api, decode_bounded};
 use std::collections::BTreeMap;
 use utoipa::OpenApi;
 
@@ -137,7 +136,8 @@ async fn save(
         );
         return Err(ApiError::Body(text).into());
     }
-    let state: SavedState = decode_bounded(&body, MOST_ELEMENTS).map_err(ChunkError::from)?;
+    let state: SavedState =
+        decode_bounded(&body, Bound::MESSAGE.elements).map_err(ChunkError::from)?;
     let others = shared.store.states().of(&account).await?;
     if others.len() >= MOST_STATES && others.iter().all(|other| other.name != name) {
         return Err(ApiError::StateLimit { most: MOST_STATES }.into());

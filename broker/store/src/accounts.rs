@@ -8,7 +8,7 @@ use super::{
     statement::{Statement, sql},
 };
 use baton_broker_queue::{Account, Identity, Spent};
-use baton_protocol::{NotebookId, WorkerId};
+use baton_protocol::{LEAST_COUNTED_BYTES, NotebookId, WorkerId};
 
 /// The length of a day in [`UsageRow`].
 pub const DAY_MS: i64 = 24 * 3600 * 1000;
@@ -49,18 +49,20 @@ pub struct UsageSums {
 pub struct Accounts<'store>(pub(super) &'store Store);
 
 impl Accounts<'_> {
-    /// The bytes that a person uses in all courses: in chunks, in open jobs and their events, and in
+    /// The bytes that a person uses in all courses: in chunks, as they are counted, in open jobs and their events, and in
     /// saved states.
     pub async fn held_bytes(self, owner: &str) -> Result<u64, StoreError> {
         let sum = sql(
-            "SELECT CAST((SELECT COALESCE(SUM(bytes), 0) FROM chunks WHERE owner = ?)
+            "SELECT CAST((SELECT COALESCE(SUM(CASE WHEN bytes < ? THEN ? ELSE bytes END), 0) FROM chunks WHERE owner = ?)
              + (SELECT COALESCE(SUM(LENGTH(cell) + LENGTH(manifest)), 0) FROM jobs WHERE closed = 0 AND owner = ?)
              + (SELECT COALESCE(SUM(LENGTH(body)), 0) FROM jobs JOIN events ON events.job = jobs.job
                 WHERE closed = 0 AND owner = ?)
              + (SELECT COALESCE(SUM(LENGTH(body) + LENGTH(chunks)), 0) FROM states WHERE owner = ?)
              AS BIGINT) AS total",
         );
-        let sum = sum.bind(owner).bind(owner).bind(owner).bind(owner);
+        let least = number(LEAST_COUNTED_BYTES);
+        let sum = sum.bind(least).bind(least).bind(owner);
+        let sum = sum.bind(owner).bind(owner).bind(owner);
         self.0.total(sum).await
     }
 

@@ -79,13 +79,6 @@ impl Chunks<'_> {
             .await
     }
 
-    /// Keeps everything that is held for another term, and gives each of these existing files a row.
-    pub async fn adopt(self, files: &[(ChunkHash, u64)], now_ms: i64) -> Result<(), StoreError> {
-        let all = sql("UPDATE chunks SET touched_ms = ?").bind(now_ms);
-        self.0.writer().await?.apply(vec![all]).await?;
-        self.hold(&Account::default(), files, now_ms).await
-    }
-
     /// Chunks with those holders that have not touched them since this time, and whose jobs and
     /// states do not name them.
     pub async fn stale(

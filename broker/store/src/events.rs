@@ -15,10 +15,17 @@ const PAGE_EVENTS: u32 = 256;
 const PAGE_BYTES: usize = 1 << 20;
 /// Rows in one `INSERT`, which has four values for each. Databases limit the values of a statement.
 const INSERTED_EVENTS: usize = 256;
+/// The last outputs of a job are read until they have `LAST_BYTES` bytes. One above `MOST_OUTPUT_BYTES` is not read.
+const LAST_OUTPUTS: u32 = 200;
+const LAST_BYTES: u64 = 64 << 10;
+const MOST_OUTPUT_BYTES: i64 = 1 << 20;
 /// When a job is forgotten, outputs among its last `KEPT_EVENTS` events are kept, if they have at
 /// most `KEPT_OUTPUT_BYTES` bytes.
 const KEPT_EVENTS: i64 = 16;
 const KEPT_OUTPUT_BYTES: i64 = 16 << 10;
+
+/// What counts towards the limit of a job's output: a cell can send any number of outputs and questions.
+const LIMITED: &str = "kind IN ('output', 'state_wanted', 'bytes_wanted', 'input_wanted', 'files_wanted', 'names_wanted')";
 
 pub(super) const FINISHED: &str = "finished";
 /// Finished; deferred state follows.
@@ -29,6 +36,16 @@ pub(super) const SALVAGEABLE: &str = "salvageable";
 pub(super) const SALVAGED: &str = "salvaged";
 /// The deferred state arrived. It may have to be sent again.
 pub(super) const DEFERRED_STATE: &str = "deferred_state";
+
+/// An output for the page of its job.
+#[derive(Debug)]
+pub enum LastOutput {
+    Read(Output),
+    /// It is longer than a page reads.
+    TooLong {
+        bytes: u64,
+    },
+}
 
 /// A handle of the store for events.
 #[derive(Clone, Copy)]
@@ -69,39 +86,58 @@ impl Events<'_> {
         Ok(events)
     }
 
-    /// The bytes of stored outputs of each open job that has any.
+    /// The bytes of stored outputs and questions of each open job that has any.
     pub async fn output_bytes(self) -> Result<HashMap<JobId, u64>, StoreError> {
-        let sums = sql(
+        let sums = sql(format!(
             "SELECT jobs.job AS job, CAST(SUM(LENGTH(body)) AS BIGINT) AS bytes
-             FROM jobs JOIN events ON events.job = jobs.job WHERE closed = 0 AND kind = 'output' GROUP BY jobs.job",
-        );
+             FROM jobs JOIN events ON events.job = jobs.job WHERE closed = 0 AND {LIMITED} GROUP BY jobs.job",
+        ));
         let sum = |row: &Row| Ok((JobId(id(row, "job")?), count(row.get("bytes")?)?));
         self.0.list(sums, sum).await
     }
 
-    /// The last stored outputs of a job, in order.
-    pub async fn last_outputs(self, job: JobId, limit: u32) -> Result<Vec<Output>, StoreError> {
+    /// The last stored outputs of a job, in order: as much as its page shows.
+    pub async fn last_outputs(self, job: JobId) -> Result<Vec<LastOutput>, StoreError> {
         let query = sql(
-            "SELECT body FROM events WHERE job = ? AND kind = 'output' ORDER BY number DESC LIMIT ?",
+            "SELECT CAST(LENGTH(body) AS BIGINT) AS bytes, CASE WHEN LENGTH(body) <= ? THEN body END AS body
+             FROM events WHERE job = ? AND kind = 'output' ORDER BY number DESC LIMIT ?",
         )
+        .bind(MOST_OUTPUT_BYTES)
         .bind(job.0)
-        .bind(limit);
-        let event = |row: &Row| Ok(decode(&row.get::<Vec<u8>>("body")?)?);
-        let events: Vec<JobEvent> = self.0.list_for_pages(query, event).await?;
-        let output = |event| match event {
-            JobEvent::Output(output) => Some(output),
-            _ => None,
-        };
-        Ok(events.into_iter().rev().filter_map(output).collect())
+        .bind(LAST_OUTPUTS);
+        let mut rows = self.0.rows(Readers::Pages, query);
+        let (mut outputs, mut read_bytes) = (Vec::new(), 0);
+        while read_bytes < LAST_BYTES {
+            let Some(row) = rows.try_next().await? else {
+                break;
+            };
+            let bytes = count(row.get("bytes")?)?;
+            let Some(body) = row.get::<Option<Vec<u8>>>("body")? else {
+                outputs.push(LastOutput::TooLong { bytes });
+                continue;
+            };
+            read_bytes += bytes;
+            if let JobEvent::Output(output) = decode(&body)? {
+                outputs.push(LastOutput::Read(output));
+            }
+        }
+        outputs.reverse();
+        Ok(outputs)
     }
 }
 
-/// Stands for an output that was deleted. The last one before the event `next` says so; the others
+/// Whether the event counts towards the limit of its job's output.
+#[must_use]
+pub fn is_limited(event: &JobEvent) -> bool {
+    matches!(event, JobEvent::Output(_)) || event.question().is_some()
+}
+
+/// Stands for an output or a question that was deleted. The last one before the event `next` says so; the others
 /// keep the numbers without gaps, as readers expect them.
 fn dropped(number: u64, next: u64) -> NumberedEvent {
     let content: &[u8] = match number + 1 == next {
         true => {
-            br#"{"name": "stderr", "text": "[baton] Older output of this cell is missing: it printed too much\n"}"#
+            br#"{"name": "stderr", "text": "[baton] Older output is missing: too much was printed\n"}"#
         }
         false => br#"{"name": "stdout", "text": ""}"#,
     };
@@ -141,10 +177,15 @@ fn insert_at_once(job: JobId, events: &[NumberedEvent]) -> Statement {
     insert
 }
 
+/// The last question of each kind stays: a notebook that was not connected may still have to answer it.
 pub(super) fn drop_outputs(job: JobId, through: u64) -> Statement {
-    sql("DELETE FROM events WHERE job = ? AND kind = 'output' AND number <= ?")
-        .bind(job.0)
-        .bind(number(through))
+    sql(format!(
+        "DELETE FROM events WHERE job = ? AND number <= ? AND {LIMITED} AND number NOT IN
+         (SELECT MAX(number) FROM events WHERE job = ? AND {LIMITED} AND kind <> 'output' GROUP BY kind)"
+    ))
+    .bind(job.0)
+    .bind(number(through))
+    .bind(job.0)
 }
 
 pub(super) fn delete(job: JobId) -> Statement {

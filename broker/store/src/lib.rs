@@ -44,6 +44,7 @@ pub use audit_log::AuditRow;
 pub use chunks::Live;
 pub use database::{Database, DatabaseError, PostgresUrl};
 pub use error::StoreError;
+pub use events::{LastOutput, is_limited};
 pub use jobs::{JobDetail, JobFilter, JobRow};
 pub use objects::ObjectRow;
 pub use past::{HistoryFilter, HistoryRow, Look, Span};
@@ -59,7 +60,7 @@ use chunks::Chunks;
 use columns::count;
 use environments::Environments;
 use events::Events;
-use futures_util::{TryStreamExt, stream::BoxStream};
+use futures_util::{StreamExt, TryStreamExt, stream::BoxStream};
 use jobs::Jobs;
 use objects::Objects;
 use past::Past;
@@ -267,21 +268,31 @@ impl Store {
     }
 
     /// Like [`Self::list`], for people.
-    async fn list_for_pages<T, All: FromIterator<T>>(
+    async fn list_for_pages<T, All: Default + Extend<T>>(
         &self,
         statement: Statement,
         read: impl Fn(&Row) -> Result<T, StoreError>,
     ) -> Result<All, StoreError> {
-        let rows: Vec<Row> = self.rows(Readers::Pages, statement).try_collect().await?;
-        rows.iter().map(read).collect()
+        self.read(Readers::Pages, statement, read).await
     }
 
-    async fn list<T, All: FromIterator<T>>(
+    async fn list<T, All: Default + Extend<T>>(
         &self,
         statement: Statement,
         read: impl Fn(&Row) -> Result<T, StoreError>,
     ) -> Result<All, StoreError> {
-        self.fetch(statement).await?.iter().map(read).collect()
+        self.read(Readers::Cells, statement, read).await
+    }
+
+    /// Keeps what is read of the rows, and not the rows, which may be large.
+    async fn read<T, All: Default + Extend<T>>(
+        &self,
+        readers: Readers,
+        statement: Statement,
+        read: impl Fn(&Row) -> Result<T, StoreError>,
+    ) -> Result<All, StoreError> {
+        let rows = self.rows(readers, statement);
+        rows.map(|row| read(&row?)).try_collect().await
     }
 
     async fn first<T>(
@@ -323,9 +334,18 @@ impl Writer {
     }
 
     async fn fetch(&mut self, statement: Statement) -> Result<Vec<Row>, StoreError> {
+        self.list(statement, Ok).await
+    }
+
+    /// Keeps what is read of the rows, and not the rows, which may be large.
+    async fn list<T: Send + 'static>(
+        &mut self,
+        statement: Statement,
+        read: impl Fn(Row) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<Vec<T>, StoreError> {
         match self {
-            Self::Sqlite(writer) => writer.fetch(statement).await,
-            Self::Postgres(writer) => writer.fetch(statement).await,
+            Self::Sqlite(writer) => writer.list(statement, read).await,
+            Self::Postgres(writer) => writer.list(statement, read).await,
         }
     }
 

@@ -4,9 +4,10 @@ use super::{
     StoreError, Writer, accounts,
     columns::{account, cell_key, count, id, kind, outcome, small, stopped},
     environments, events,
+    past::MINUTE_MS,
     row::Row,
     staff_changes,
-    statement::sql,
+    statement::{Statement, sql},
 };
 use baton_broker_queue::{Loaded, OpenJob, Phase, Remainder, of_cell};
 use baton_protocol::{JobId, NotebookId, WorkerId, decode};
@@ -23,32 +24,33 @@ pub(super) async fn everything(writer: &mut Writer) -> Result<Loaded, StoreError
          (SELECT kind FROM events WHERE events.job = jobs.job ORDER BY number DESC LIMIT 1) AS last_kind
          FROM jobs WHERE closed = 0 ORDER BY sequence",
     );
-    let open = writer.fetch(open).await?;
+    let jobs = writer.list(open, |row| open_job(&row)).await?;
     let closed = sql("SELECT job, notebook FROM jobs WHERE closed = 1");
-    let closed = writer.fetch(closed).await?;
+    let closed_job = |row: Row| Ok((JobId(id(&row, "job")?), NotebookId(id(&row, "notebook")?)));
+    let closed = writer.list(closed, closed_job).await?;
     let owners = sql("SELECT DISTINCT notebook, owner FROM jobs");
-    let owners = writer.fetch(owners).await?;
+    let owner = |row: Row| Ok((NotebookId(id(&row, "notebook")?), row.get("owner")?));
+    let owners = writer.list(owners, owner).await?;
     let last = sql("SELECT MAX(sequence) AS last FROM jobs");
-    let last: Option<i64> = match writer.fetch(last).await?.first() {
-        Some(row) => row.get("last")?,
-        None => None,
-    };
+    let last = largest(writer, last).await?;
+    let minute = largest(writer, sql("SELECT MAX(minute) AS last FROM minutes")).await?;
     Ok(Loaded {
-        jobs: open.iter().map(open_job).collect::<Result<_, _>>()?,
-        closed: closed
-            .iter()
-            .map(|row| Ok((JobId(id(row, "job")?), NotebookId(id(row, "notebook")?))))
-            .collect::<Result<_, StoreError>>()?,
-        owners: owners
-            .iter()
-            .map(|row| Ok((NotebookId(id(row, "notebook")?), row.get("owner")?)))
-            .collect::<Result<_, StoreError>>()?,
+        jobs,
+        closed: closed.into_iter().collect(),
+        owners: owners.into_iter().collect(),
         next_sequence: count(last.unwrap_or(0))? + 1,
+        last_alive_ms: minute.map(|minute| (minute + 1) * MINUTE_MS),
         spent: accounts::spent(writer).await?,
         runs: last_runs(writer).await?,
         changes: staff_changes::load(writer).await?,
         locks: environments::digests(writer).await?,
     })
+}
+
+/// The column `last` of the only row.
+async fn largest(writer: &mut Writer, statement: Statement) -> Result<Option<i64>, StoreError> {
+    let last = writer.list(statement, |row| row.get("last")).await?;
+    Ok(last.into_iter().next().flatten())
 }
 
 fn open_job(row: &Row) -> Result<OpenJob, StoreError> {

@@ -14,7 +14,7 @@ use super::{
     statement::sql,
 };
 use baton_broker_queue::Account;
-use baton_protocol::ChunkHash;
+use baton_protocol::{ChunkHash, LEAST_COUNTED_BYTES};
 use std::collections::{HashMap, HashSet};
 
 /// Chunks whose rows are deleted in one transaction.
@@ -248,13 +248,14 @@ impl Objects<'_> {
         Ok(known)
     }
 
-    /// The total size of all objects that an account holds or may upload.
+    /// What all objects that an account holds or may upload count together.
     pub async fn bytes(self) -> Result<u64, StoreError> {
         let sum = sql(
-            "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) AS total FROM
+            "SELECT CAST(COALESCE(SUM(CASE WHEN bytes < ? THEN ? ELSE bytes END), 0) AS BIGINT) AS total FROM
              (SELECT DISTINCT hash, object, bytes FROM chunks WHERE object IS NOT NULL) AS objects",
         );
-        self.0.total(sum).await
+        let least = number(LEAST_COUNTED_BYTES);
+        self.0.total(sum.bind(least).bind(least)).await
     }
 }
 

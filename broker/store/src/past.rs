@@ -10,6 +10,7 @@ use super::{
 use baton_broker_queue::{Account, Identity};
 use baton_protocol::Outcome;
 
+pub(super) const MINUTE_MS: i64 = 60_000;
 const DAY_MINUTES: i64 = 24 * 60;
 const WEEK_MINUTES: i64 = 7 * DAY_MINUTES;
 /// The length of a step in the chart of a day.
@@ -102,7 +103,7 @@ impl Past<'_> {
 
     /// Adds a sample to its minute, and deletes samples that are older than a week.
     pub async fn add(self, look: Look) -> Result<(), StoreError> {
-        let minute = look.at_ms.div_euclid(60_000);
+        let minute = look.at_ms.div_euclid(MINUTE_MS);
         let add = sql(
             "INSERT INTO minutes (minute, looks, running, waiting, slots) VALUES (?, 1, ?, ?, ?)
              ON CONFLICT (minute) DO UPDATE SET looks = minutes.looks + 1,
@@ -120,7 +121,7 @@ impl Past<'_> {
 
     /// The day before this time, in steps of ten minutes. Steps during which no broker ran are omitted.
     pub async fn last_day(self, now_ms: i64) -> Result<Vec<Span>, StoreError> {
-        let minute = now_ms.div_euclid(60_000);
+        let minute = now_ms.div_euclid(MINUTE_MS);
         let first = (minute - DAY_MINUTES).div_euclid(STEP_MINUTES) + 1;
         let query = sql(
             "SELECT minute / ? AS step, CAST(SUM(running) AS DOUBLE PRECISION) / SUM(looks) AS running,
@@ -133,7 +134,7 @@ impl Past<'_> {
         let span = |row: &Row| {
             let step: i64 = row.get("step")?;
             Ok(Span {
-                start_ms: step * STEP_MINUTES * 60_000,
+                start_ms: step * STEP_MINUTES * MINUTE_MS,
                 running: row.get("running")?,
                 waiting: count(row.get("waiting")?)?,
                 slots: count(row.get("slots")?)?,

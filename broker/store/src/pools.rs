@@ -5,6 +5,7 @@ use super::{
     columns::small,
     row::Row,
     statement::{Statement, sql},
+    workers,
 };
 use baton_protocol::{Machine, decode, encode, worker::Device};
 use baton_scheduling::queue::Offer;
@@ -75,6 +76,13 @@ impl Pools<'_> {
         )
         .bind(gone_before_ms);
         self.0.list(workers, worker).await
+    }
+
+    /// Records that all workers are gone: a broker that starts does not know which of them left before. Each that
+    /// connects again is no longer gone.
+    pub async fn lose_workers(self, at_ms: i64) -> Result<(), StoreError> {
+        let lost = vec![workers::lose_all(at_ms)];
+        self.0.writer().await?.apply(lost).await
     }
 
     /// The name of the worker with this token, unless it has ended.

@@ -16,13 +16,13 @@ use super::{
     statement::{Statement, Value, check, sql},
 };
 use futures_util::{
-    StreamExt, TryStreamExt,
+    Stream, StreamExt, TryStreamExt,
     stream::{self, BoxStream},
 };
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection, PgPool, Postgres,
     migrate::Migrator,
-    postgres::{PgArguments, PgConnectOptions, PgPoolOptions},
+    postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow},
     query::Query,
     raw_sql,
 };
@@ -115,7 +115,7 @@ impl PostgresStore {
 
     /// Fails unless this broker has been the leader since it acquired the lock.
     pub(super) async fn check_leadership(&self) -> Result<(), StoreError> {
-        self.writer().await?.fetch(sql("SELECT 1")).await?;
+        self.writer().await?.list(sql("SELECT 1"), Ok).await?;
         Ok(())
     }
 
@@ -137,15 +137,7 @@ impl PostgresStore {
             Readers::Cells => &self.readers,
             Readers::Pages => &self.page_readers,
         };
-        let rows = query(statement)
-            .fetch(pool)
-            .map_ok(Row::Postgres)
-            .map_err(StoreError::from);
-        Box::pin(stream::unfold(rows, async |mut rows| {
-            let late = |_| Some(Err(StoreError::Silent { after: PATIENCE }));
-            let row = timeout(PATIENCE, rows.next()).await.unwrap_or_else(late)?;
-            Some((row, rows))
-        }))
+        Box::pin(in_time_each(query(statement).fetch(pool)))
     }
 
     /// Releases the lock, so that another broker can become the leader.
@@ -223,13 +215,18 @@ async fn release_lock(connection: &mut PgConnection) -> Result<(), StoreError> {
 }
 
 impl PostgresWriter {
-    pub(super) async fn fetch(&mut self, statement: Statement) -> Result<Vec<Row>, StoreError> {
+    /// The server may take a long time in total, but not for the next row.
+    pub(super) async fn list<T>(
+        &mut self,
+        statement: Statement,
+        read: impl Fn(Row) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
         let Some(connection) = &mut self.0.connection else {
             return Err(StoreError::NotLeader);
         };
-        let rows = query(statement).fetch(connection).map_ok(Row::Postgres);
-        let rows = in_time(async { Ok(rows.try_collect().await?) }).await;
-        self.keep_if_sound(rows)
+        let rows = in_time_each(query(statement).fetch(connection));
+        let all = rows.map(|row| read(row?)).try_collect().await;
+        self.keep_if_sound(all)
     }
 
     /// Must run to its end. Otherwise the connection is left inside a transaction.
@@ -276,6 +273,17 @@ async fn in_time<T>(work: impl Future<Output = Result<T, StoreError>>) -> Result
     timeout(PATIENCE, work)
         .await
         .unwrap_or(Err(StoreError::Silent { after: PATIENCE }))
+}
+
+/// The rows, and an error if one takes too long.
+fn in_time_each<'rows>(
+    rows: BoxStream<'rows, sqlx::Result<PgRow>>,
+) -> impl Stream<Item = Result<Row, StoreError>> + Send + 'rows {
+    stream::unfold(rows, async |mut rows| {
+        let next = in_time(async { Ok(rows.try_next().await?) });
+        let row = next.await.transpose()?.map(Row::Postgres);
+        Some((row, rows))
+    })
 }
 
 /// Replaces `?` by `$1`, `$2` and so on.

@@ -45,6 +45,16 @@ impl SqliteRow {
         })
     }
 
+    /// The bytes of its texts and blobs.
+    pub(super) fn bytes(&self) -> usize {
+        let bytes = |value: &Value| match value {
+            Value::Text(text) => text.len(),
+            Value::Blob(blob) => blob.len(),
+            Value::Null | Value::Integer(_) | Value::Real(_) => 0,
+        };
+        self.values.iter().map(bytes).sum()
+    }
+
     fn get<T: FromSql>(&self, column: &str) -> rusqlite::Result<T> {
         let found = self
             .columns

@@ -34,6 +34,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
+    runtime::Handle,
     sync::{self, Notify, OwnedMutexGuard, mpsc},
     task::spawn_blocking,
 };
@@ -48,8 +49,9 @@ const AUTOMATICALLY_FOLDED_PAGES: i64 = 1 << 16;
 /// More than the statements of normal operation. Inserts of many events have any length.
 const PREPARED_STATEMENTS: usize = 128;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many rows are read ahead of the caller.
+/// How many rows are read ahead of the caller, and from which size on a row waits for the caller to take all of them.
 const ROWS_AHEAD: usize = 64;
+const LARGE_ROW_BYTES: usize = 64 << 10;
 
 #[derive(Clone)]
 pub struct SqliteStore {
@@ -163,16 +165,20 @@ impl SqliteStore {
 
 impl SqliteWriter {
     /// Sees all changes so far, because there is no other writer.
-    pub(super) async fn fetch(&mut self, statement: Statement) -> Result<Vec<Row>, StoreError> {
-        let rows = move |connection: &mut Connection| {
-            let mut rows = Vec::new();
+    pub(super) async fn list<T: Send + 'static>(
+        &mut self,
+        statement: Statement,
+        read: impl Fn(Row) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<Vec<T>, StoreError> {
+        let list = move |connection: &mut Connection| {
+            let mut all: Vec<Result<T, StoreError>> = Vec::new();
             each_row(connection, &statement, |row| {
-                rows.push(row);
-                true
+                all.push(read(Row::Sqlite(row)));
+                all.last().is_some_and(Result::is_ok)
             })?;
-            Ok(rows)
+            all.into_iter().collect()
         };
-        self.connection.run(rows).await
+        self.connection.run(list).await
     }
 
     /// Applies all statements or none. Continues to the end even if the caller is dropped.
@@ -260,8 +266,9 @@ fn send_rows(
     statement: &Statement,
     sender: &mpsc::Sender<RowRead>,
 ) {
+    let runtime = Handle::current();
     let sent = each_row(connection, statement, |row| {
-        sender.blocking_send(Ok(row)).is_ok()
+        runtime.block_on(send_row(row, sender))
     });
     if let Err(error) = sent {
         // The receiver may be gone.
@@ -269,11 +276,26 @@ fn send_rows(
     }
 }
 
+/// Returns whether the receiver still exists.
+async fn send_row(row: SqliteRow, sender: &mpsc::Sender<RowRead>) -> bool {
+    let room = match row.bytes() < LARGE_ROW_BYTES {
+        true => 1,
+        false => sender.max_capacity(),
+    };
+    let Ok(mut permits) = sender.reserve_many(room).await else {
+        return false;
+    };
+    permits.next().is_some_and(|permit| {
+        permit.send(Ok(Row::Sqlite(row)));
+        true
+    })
+}
+
 /// Calls `take` for each row until it returns `false`.
 fn each_row(
     connection: &Connection,
     Statement { sql, values, .. }: &Statement,
-    mut take: impl FnMut(Row) -> bool,
+    mut take: impl FnMut(SqliteRow) -> bool,
 ) -> Result<(), StoreError> {
     let mut statement = connection.prepare_cached(sql)?;
     let columns: Arc<[String]> = statement
@@ -283,7 +305,7 @@ fn each_row(
         .collect();
     let mut rows = statement.query(params_from_iter(values))?;
     while let Some(row) = rows.next()? {
-        if !take(Row::Sqlite(SqliteRow::read(&columns, row)?)) {
+        if !take(SqliteRow::read(&columns, row)?) {
             break;
         }
     }
@@ -349,5 +371,36 @@ fn create_private_file(path: &Path) -> Result<(), StoreError> {
     match options.write(true).create_new(true).mode(0o600).open(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(failed(error)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use futures_util::FutureExt;
+
+    fn row(bytes: usize) -> SqliteRow {
+        let connection = Connection::open_in_memory().unwrap();
+        let columns: Arc<[String]> = ["body".to_owned()].into();
+        let read = |row: &rusqlite::Row<'_>| SqliteRow::read(&columns, row);
+        connection
+            .query_row("SELECT zeroblob(?)", [i64::try_from(bytes).unwrap()], read)
+            .unwrap()
+    }
+
+    #[test]
+    fn a_large_row_waits_until_all_rows_before_it_are_taken() {
+        let (sender, mut receiver) = mpsc::channel(ROWS_AHEAD);
+        for _ in 0..2 {
+            assert_eq!(send_row(row(1), &sender).now_or_never(), Some(true));
+        }
+        for left in [2, 1, 0] {
+            let sent = send_row(row(LARGE_ROW_BYTES), &sender).now_or_never();
+            assert_eq!(sent, (left == 0).then_some(true), "{left} rows are left");
+            let taken = receiver.try_recv().unwrap();
+            taken.unwrap();
+        }
     }
 }

@@ -27,6 +27,11 @@ pub(super) fn lose(worker: WorkerId, at_ms: i64) -> Statement {
         .bind(worker.0)
 }
 
+/// No worker is connected.
+pub(super) fn lose_all(at_ms: i64) -> Statement {
+    sql("UPDATE workers SET gone_ms = ? WHERE gone_ms IS NULL").bind(at_ms)
+}
+
 pub(super) fn delete_lost(gone_before_ms: i64) -> Statement {
     sql("DELETE FROM workers WHERE gone_ms < ?").bind(gone_before_ms)
 }

@@ -321,32 +321,64 @@ async fn a_connection_that_means_harm_is_closed_or_told_and_nothing_else_happens
 
 /// A notebook sends answers without end, and the shared worker does not read meanwhile. The
 /// notebook is disconnected, and the worker continues.
+/// Opens connections like a notebook, each with a burst of goodbyes.
 #[tokio::test]
-async fn a_flood_of_answers_costs_its_sender_the_connection_and_not_the_worker() {
+async fn a_flood_of_goodbyes_disconnects_no_worker() {
+    let broker = class().await;
+    let mut running = Running::start(&broker).await;
+    for _ in 0..4 {
+        let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
+        for _ in 0..200 {
+            // The broker closes the connection after the first one.
+            if mallory.try_say(FromProxy::Goodbye {}).await.is_err() {
+                break;
+            }
+        }
+        mallory.expect_closed_after_news().await;
+    }
+    running.goes_on("a flood of goodbyes").await;
+    running.ends().await;
+}
+
+/// The worker asks for them and does not read them.
+#[tokio::test]
+async fn answers_that_wait_for_a_worker_count_for_their_person() {
     let broker = class().await;
     let mut worker = FakeWorker::with_slots(&broker.dial_as("gpu-1"), 2).await;
     let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
     let theirs = mallory.submit().await;
     let (fencing, _) = worker.assignment().await;
-    worker.report(theirs, fencing, 1, vec![started()]).await;
-    let answer = "x".repeat(256 << 10);
-    let mut heard = Vec::new();
-    for question in 1..=1000 {
-        let input = FromProxy::Answer {
-            job: theirs,
-            question,
-            answer: Answer::Input(Some(answer.clone())),
-        };
-        if mallory.try_say(input).await.is_err() {
+    let wanted = |question| JobEvent::InputWanted {
+        question,
+        prompt: String::new(),
+        password: false,
+    };
+    let events = [started()].into_iter().chain((1..=8).map(wanted)).collect();
+    worker.report(theirs, fencing, 1, events).await;
+    let answer = |question, text: &str| FromProxy::Answer {
+        job: theirs,
+        question,
+        answer: Answer::Input(Some(text.to_owned())),
+    };
+    let large = "x".repeat(40 << 20);
+    // The worker has not asked for this.
+    for _ in 0..2 {
+        mallory.send(answer(99, &large)).await;
+    }
+    for question in 1..=8 {
+        if mallory.try_say(answer(question, &large)).await.is_err() {
             break;
         }
     }
     mallory.expect_closed_after_news().await;
     let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
     let job = ada.submit().await;
+    let mut heard = Vec::new();
     let (fencing, assigned) = loop {
         match worker.next().await {
             ToWorker::Answer { question, .. } => heard.push(question),
+            // Her notebook may be back too late.
+            ToWorker::Cancel { .. } => {}
             ToWorker::Assign {
                 fencing,
                 submission,
@@ -356,7 +388,9 @@ async fn a_flood_of_answers_costs_its_sender_the_connection_and_not_the_worker()
         }
     };
     assert_eq!(assigned, job);
-    assert!((1..1000).contains(&heard.len()), "{}", heard.len());
+    let count = heard.len() as u64;
+    assert_eq!(heard, (1..=count).collect::<Vec<_>>());
+    assert!((1..8).contains(&count), "{count}");
     worker
         .report(job, fencing, 1, vec![started(), finished(Outcome::Ok)])
         .await;

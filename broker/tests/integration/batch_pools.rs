@@ -29,7 +29,7 @@ fn pool(name: &str, max: u32, jobs: &Path) -> String {
     format!(
         "{{ name = '{name}', provider = 'command', max = {max}, \
            submit = 'sh -c \"mkfifo {jobs}/{{name}} && echo {{name}}\"', \
-           status = 'cat {jobs}/{{id}}', cancel = 'true', find = '', expected = '', \
+           status = 'sh -c \"cat {jobs}/{{id}}; true\"', cancel = 'true', find = '', expected = '', \
            check = '1ms', target_wait = '1s', command_limit = '1h' }}"
     )
 }
@@ -208,6 +208,77 @@ async fn a_job_whose_id_was_not_read_is_found_once_the_batch_system_answers() {
     assert_eq!(submitted(jobs.path()), 1);
     broker.stop().await;
     drop(held);
+}
+
+/// The command prints no id, fails or does not end, although it has submitted a job.
+#[tokio::test]
+async fn a_job_is_found_after_a_submission_without_an_answer() {
+    for (end, why) in [("true", "no job id"), ("sleep 600", "did not end within")] {
+        let jobs = jobs();
+        let find = format!(
+            "find = 'sh -c \"cd {} && ls -d {{name}}\"'",
+            jobs.path().display()
+        );
+        let slow = pool("slow", 1, jobs.path())
+            .replace("&& echo {name}", &format!("; {end}"))
+            .replace("find = ''", &find)
+            .replace("'1h'", "'5s'");
+        let broker = Broker::start_with(rules(&[slow])).await;
+        let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
+        ada.submit().await;
+        let known = pool_when(&broker, "slow", |pool| {
+            pool.workers.iter().any(|worker| worker.job.is_some())
+        })
+        .await;
+        let failure = known.last_failure.unwrap();
+        assert!(failure.contains(why), "{failure}");
+        let name = &known.workers[0].name;
+        assert!(known.workers[0].job.as_ref().unwrap().ends_with(name));
+        assert_eq!((known.failures, submitted(jobs.path())), (1, 1));
+        let _worker = worker(&broker, name).await;
+        pool_when(&broker, "slow", |pool| pool.up == 1 && pool.failures == 0).await;
+        broker.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_submission_without_an_id_ends_once_there_is_no_job() {
+    let jobs = jobs();
+    let slow = pool("slow", 1, jobs.path())
+        .replace("mkfifo", "exit 0; mkfifo")
+        .replace("find = ''", "find = 'true'");
+    let broker = Broker::start_with(rules(&[slow])).await;
+    let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
+    ada.submit().await;
+    let has_ended = |pool: &Pool| pool.paused && pool.workers.is_empty();
+    pool_when(&broker, "slow", has_ended).await;
+    let tokens = fs::read_dir(broker.folder.path().join("pools")).unwrap();
+    assert_eq!(tokens.count(), 0);
+}
+
+#[tokio::test]
+async fn a_worker_whose_state_stays_unknown_ends_at_its_start_limit() {
+    let (shows, ends) = (jobs(), jobs());
+    let shown = pool("shows", 1, shows.path()).replace("'1h'", "'1s'");
+    let ended = pool("ends", 1, ends.path()).replace("'1h'", "'1s', start_limit = '1ms'");
+    let broker = Broker::start_with(rules(&[shown, ended])).await;
+    let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
+    let mut ben = FakeProxy::new(&broker.dial_as("ben")).await;
+    ada.submit().await;
+    ben.submit().await;
+    let silent = pool_when(&broker, "shows", |pool| pool.last_failure.is_some()).await;
+    let why = silent.last_failure.unwrap();
+    let expected = "The batch system does not answer: sh did not end within 1 s";
+    assert_eq!((why.as_str(), silent.failures), (expected, 0));
+    let failed = pool_when(&broker, "ends", |pool| {
+        pool.paused && pool.workers.is_empty()
+    })
+    .await;
+    let why = failed.last_failure.unwrap();
+    assert!(
+        why.starts_with("The state of its job was unknown for"),
+        "{why}"
+    );
 }
 
 #[tokio::test]

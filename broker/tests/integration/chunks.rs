@@ -93,6 +93,25 @@ async fn a_full_store_says_so() {
     );
 }
 
+/// A folder with many short chunks is larger than their bytes.
+#[tokio::test]
+async fn short_chunks_count_as_four_kibibytes_each() {
+    let rules = Rules {
+        person_limit_bytes: Some(40_000),
+        ..Rules::default()
+    };
+    let broker = Broker::start_with(rules).await;
+    let chunk_client = chunk_client(&broker);
+    let chunks: Vec<_> = (0..10).map(|seed| chunk(seed, 3)).collect();
+    chunk_client.put(&chunks[..9]).await.unwrap();
+    // Sent again, they take no additional space.
+    chunk_client.put(&chunks[..9]).await.unwrap();
+    match chunk_client.put(&chunks[9..]).await {
+        Err(LinkError::StoreFull { text }) => assert!(text.contains("Quota exceeded"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[tokio::test]
 async fn a_chunk_that_is_too_large_or_cut_is_refused() {
     let rules = Rules {
@@ -235,8 +254,14 @@ async fn nobody_cheats(broker: &Broker) {
     let honest = submit(&mut bob, state("honest")).await.job;
     let (fencing, _) = worker.assignment().await;
     bob.assigned(honest).await;
-    worker.report(honest, fencing, 1, vec![started()]).await;
-    bob.event(honest).await;
+    let question = JobEvent::NamesWanted {
+        question: 1,
+        names: vec!["x".to_owned()],
+    };
+    worker
+        .report(honest, fencing, 1, vec![started(), question])
+        .await;
+    bob.batch(honest).await;
     let state = naming(&secret);
     let names = FromProxy::Answer {
         job: honest,
@@ -246,8 +271,8 @@ async fn nobody_cheats(broker: &Broker) {
     bob.send(names).await;
     assert_eq!(worker.next().await, ToWorker::Cancel { job: honest });
     let end = vec![finished(Outcome::Cancelled)];
-    worker.report(honest, fencing, 2, end).await;
-    bob.events_after(honest, 2).await;
+    worker.report(honest, fencing, 3, end).await;
+    bob.events_after(honest, 3).await;
     bob.send(FromProxy::Applied { job: honest }).await;
 
     // Its owner may name it. So the worker that has the job can read it and upload the result, and

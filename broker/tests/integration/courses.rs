@@ -32,12 +32,12 @@ async fn submit(proxy: &mut FakeProxy, timeout_ms: Option<u64>) -> JobId {
     job
 }
 
-fn ended_after(run_ms: u64) -> JobEvent {
+fn ended_after(run_ms: u64, held_ms: u64) -> JobEvent {
     JobEvent::Finished(Finished {
         usage: Usage {
             run_ms,
             gpu: Some(GpuUsage {
-                held_ms: run_ms / 4,
+                held_ms,
                 ..GpuUsage::default()
             }),
             ..Usage::default()
@@ -46,8 +46,7 @@ fn ended_after(run_ms: u64) -> JobEvent {
     })
 }
 
-/// A cell that held a GPU for a quarter of its time. It took `run_ms` by the worker's clock and by
-/// the broker's: while no broker runs, its start is moved back in the database.
+/// A cell that ended.
 struct Ran {
     broker: Broker,
     worker: FakeWorker,
@@ -56,14 +55,35 @@ struct Ran {
     granted_ms: Option<u64>,
 }
 
+/// The slots of a worker of programs.
+const SLOTS: u32 = 8;
+
+/// The cell holds a GPU for a quarter of its time.
 async fn run_for(
     broker: Broker,
-    mut worker: FakeWorker,
+    worker: FakeWorker,
     course: &str,
     sent: Submission,
     run_ms: u64,
 ) -> Ran {
+    run_and_hold(broker, worker, course, sent, (run_ms, run_ms / 4)).await
+}
+
+/// The cell takes `run_ms` by the worker's clock and by the broker's: while no broker runs, its start is moved back in
+/// the database.
+async fn run_and_hold(
+    broker: Broker,
+    mut worker: FakeWorker,
+    course: &str,
+    sent: Submission,
+    (run_ms, held_ms): (u64, u64),
+) -> Ran {
     let (notebook, job) = (sent.notebook, sent.job);
+    let slots = if sent.cell.kind.is_program() {
+        SLOTS
+    } else {
+        1
+    };
     let mut proxy = FakeProxy::of_course(&broker.dial, notebook, course).await;
     proxy.send(FromProxy::Submit(sent)).await;
     let (fencing, given) = worker.assignment().await;
@@ -79,9 +99,10 @@ async fn run_for(
     let broker = Broker::start_in(folder, rules).await;
     let mut proxy = FakeProxy::of_course(&broker.dial, notebook, course).await;
     proxy.send(FromProxy::Resume { job, after: 0 }).await;
-    let mut worker = FakeWorker::back(&broker.dial, worker.id, &[(job, fencing)]).await;
+    let held = [(job, fencing)];
+    let mut worker = FakeWorker::of(&broker.dial, worker.id, slots, &[], &held).await;
     worker.next().await;
-    let end = vec![ended_after(run_ms)];
+    let end = vec![ended_after(run_ms, held_ms)];
     worker.claim(job, fencing, 2, end).await;
     let events = proxy.events_after(job, 0).await;
     proxy.send(FromProxy::Applied { job }).await;
@@ -182,6 +203,17 @@ async fn a_whole_program_is_charged_for_the_gpu_that_it_had() {
     assert!(ran.events.contains(&left(540_000)));
 }
 
+/// The notebook says what is a program, so a slot is never free of charge.
+#[tokio::test]
+async fn a_program_that_held_no_gpu_is_charged_its_share_of_the_worker() {
+    let broker = broker(BUDGET).await;
+    let worker = FakeWorker::new(&broker.dial).await;
+    let mut program = submission(NotebookId::random());
+    program.cell.kind = JobKind::Script;
+    let ran = run_and_hold(broker, worker, "ml", program, (240_000, 0)).await;
+    assert!(ran.events.contains(&left(600_000 - 240_000 / 8)));
+}
+
 #[tokio::test]
 async fn a_budget_is_charged_by_use_and_outlives_the_broker() {
     let cell = || submission(NotebookId::random());
@@ -211,6 +243,14 @@ async fn a_budget_is_charged_by_use_and_outlives_the_broker() {
         "{error:?}"
     );
     assert!(error.value.contains("Monday 04:00"), "{error:?}");
+    assert!(error.value.ends_with("before the cell"), "{error:?}");
+    let mut script = submission(proxy.notebook);
+    script.cell.kind = JobKind::Script;
+    let job = script.job;
+    proxy.send(FromProxy::Submit(script)).await;
+    let error = refusal(&mut proxy, job).await;
+    assert!(error.value.ends_with("Monday 04:00"), "{error:?}");
+    assert!(!error.hint.unwrap().contains("cells"));
     // Another course has no budget.
     let mut other = FakeProxy::in_course(&broker.dial, "vision").await;
     let job = other.submit().await;

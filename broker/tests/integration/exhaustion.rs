@@ -9,7 +9,8 @@ use crate::{
     limits::dialled_as,
 };
 use baton_protocol::{
-    Finished, JobEvent, Manifest, NotebookId, Outcome, Piece, State, Submission,
+    FencingNumber, Finished, JobEvent, JobId, Manifest, NotebookId, Outcome, Piece, State,
+    Submission,
     proxy::{FromProxy, ToProxy},
 };
 use baton_transport::{ChunkClient, Dial, LinkError};
@@ -125,7 +126,7 @@ async fn a_manifest_says_the_sizes_that_its_chunks_have() {
 }
 
 /// A connection as a notebook of this person, for sending single bytes.
-async fn raw_notebook(broker: &Broker, token: &str) -> TcpStream {
+pub(crate) async fn raw_notebook(broker: &Broker, token: &str) -> TcpStream {
     let address = broker.dial.address.to_string().replacen("http://", "", 1);
     let mut stream = TcpStream::connect(address).await.unwrap();
     let head = format!(
@@ -142,12 +143,22 @@ async fn raw_notebook(broker: &Broker, token: &str) -> TcpStream {
     stream
 }
 
+/// Sends a binary message over the connection of a [`raw_notebook`].
+pub(crate) async fn send_frame(stream: &mut TcpStream, message: &[u8]) -> std::io::Result<()> {
+    begin_frame(stream, message.len() as u64).await?;
+    stream.write_all(message).await
+}
+
+async fn begin_frame(stream: &mut TcpStream, bytes: u64) -> std::io::Result<()> {
+    let mut head = vec![0x82, 0xff];
+    head.extend(bytes.to_be_bytes());
+    head.extend([0; 4]);
+    stream.write_all(&head).await
+}
+
 /// Begins a message of 50 MB and sends 30 MB of it.
 async fn begin_large(stream: &mut TcpStream) -> std::io::Result<()> {
-    let mut head = vec![0x82, 0xff];
-    head.extend((50_u64 << 20).to_be_bytes());
-    head.extend([0; 4]);
-    stream.write_all(&head).await?;
+    begin_frame(stream, 50 << 20).await?;
     let part = vec![0; 1 << 20];
     for _ in 0..30 {
         within("a part", stream.write_all(&part)).await?;
@@ -204,10 +215,18 @@ fn stored_bytes(broker: &Broker) -> i64 {
     database.query_row(sum, [], |row| row.get(0)).unwrap()
 }
 
-#[tokio::test]
-async fn output_without_end_is_cut_at_its_beginning_and_counts_for_its_person() {
+/// A job of Mallory that runs.
+struct Printing {
+    broker: Broker,
+    worker: FakeWorker,
+    mallory: FakeProxy,
+    job: JobId,
+    fencing: FencingNumber,
+}
+
+async fn printing(output_limit_bytes: u64) -> Printing {
     let broker = Broker::start_with(Rules {
-        output_limit_bytes: 4 << 20,
+        output_limit_bytes,
         ..rules()
     })
     .await;
@@ -216,6 +235,24 @@ async fn output_without_end_is_cut_at_its_beginning_and_counts_for_its_person() 
     let job = mallory.submit().await;
     let (fencing, _) = worker.assignment().await;
     worker.report(job, fencing, 1, vec![started()]).await;
+    Printing {
+        broker,
+        worker,
+        mallory,
+        job,
+        fencing,
+    }
+}
+
+#[tokio::test]
+async fn output_without_end_is_cut_at_its_beginning_and_counts_for_its_person() {
+    let Printing {
+        broker,
+        mut worker,
+        mut mallory,
+        job,
+        fencing,
+    } = printing(4 << 20).await;
     let line = |number: u64| output(&format!("{number} {}", "x".repeat(100_000)));
     for number in 2..=100 {
         worker
@@ -241,13 +278,57 @@ async fn output_without_end_is_cut_at_its_beginning_and_counts_for_its_person() 
         JobEvent::Output(output) => String::from_utf8(output.content.to_vec()).unwrap(),
         _ => String::new(),
     };
-    let is_note = |event: &JobEvent| {
-        said(event).contains("Older output of this cell is missing: it printed too much")
-    };
+    let is_note =
+        |event: &JobEvent| said(event).contains("Older output is missing: too much was printed");
     let note = read.iter().position(is_note).unwrap();
     assert_eq!(read.iter().filter(|event| is_note(event)).count(), 1);
     assert_eq!(read[note + 1..], sent[note + 1..]);
     assert!((30..100).contains(&(read.len() - note)), "{note}");
+}
+
+#[tokio::test]
+async fn questions_without_end_are_cut_like_output() {
+    let Printing {
+        broker,
+        mut worker,
+        mallory,
+        job,
+        fencing,
+    } = printing(1 << 20).await;
+    let names = |question| JobEvent::NamesWanted {
+        question,
+        names: vec!["x".repeat(100_000)],
+    };
+    let input = |question| JobEvent::InputWanted {
+        question,
+        prompt: "é".repeat(500_000),
+        password: false,
+    };
+    worker.report(job, fencing, 2, vec![names(1)]).await;
+    for number in 3..=60 {
+        worker
+            .report(job, fencing, number, vec![input(number)])
+            .await;
+    }
+    assert!(stored_bytes(&broker) < 2 << 20);
+
+    // A notebook that was absent can still answer the last question of each kind.
+    worker
+        .report(job, fencing, 61, vec![finished(Outcome::Ok)])
+        .await;
+    let mut mallory = FakeProxy::of(&broker.dial_as("mallory"), mallory.notebook).await;
+    mallory.send(FromProxy::Resume { job, after: 0 }).await;
+    let read = mallory.events_after(job, 0).await;
+    assert_eq!(read.len(), 62);
+    let place = |question| {
+        let is_asked = |event: &JobEvent| event.question() == Some(question);
+        read.iter().position(is_asked)
+    };
+    assert_eq!((place(1), place(3), place(60)), (Some(2), None, Some(60)));
+    let JobEvent::InputWanted { prompt, .. } = &read[60] else {
+        panic!("{:?}", read[60]);
+    };
+    assert_eq!(*prompt, "é".repeat(32 << 10) + "…");
 }
 
 /// Opens an upload and sends almost as much of it as the broker collects before it stores anything.

@@ -8,6 +8,7 @@ use crate::{
     },
 };
 use baton_broker::{Person, Role};
+use baton_broker_store::Store;
 use baton_protocol::{
     api::{JoinPool, Joined, Pool, Scale},
     proxy::WaitingReason,
@@ -15,6 +16,7 @@ use baton_protocol::{
 };
 use baton_transport::{Api, LinkError};
 use std::{collections::BTreeMap, time::Duration};
+use tempfile::TempDir;
 
 async fn broker(pool: &'static str) -> Broker {
     let courses: BTreeMap<_, _> = [("ml".to_owned(), Role::Student)].into();
@@ -74,19 +76,37 @@ async fn until(broker: &Broker, wanted: u32, processes: u32) {
 }
 
 #[tokio::test]
+async fn a_worker_that_was_connected_before_a_restart_is_gone_until_it_connects_again() {
+    let gone = async |folder: &TempDir| {
+        let database = folder.path().join("broker.db").into();
+        let store = Store::open(&database).await.unwrap();
+        let absent = store.pools().absent(i64::MAX).await.unwrap();
+        store.close().await.unwrap();
+        absent.into_iter().map(|row| row.name).collect::<Vec<_>>()
+    };
+    let broker = broker("max = 1").await;
+    let (joined, _worker) = worker(&broker, "one").await;
+    let folder = broker.stop().await;
+    assert!(gone(&folder).await.is_empty());
+    let folder = Broker::start_in(folder, Rules::default())
+        .await
+        .stop()
+        .await;
+    assert_eq!(gone(&folder).await, [joined.name]);
+}
+
+#[tokio::test]
 async fn waiting_cells_want_workers_which_join_and_run_them() {
     let broker = broker("max = 3, idle = '7m', walltime = '1h'").await;
     until(&broker, 0, 0).await;
     let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
     let job = ada.submit().await;
+    // The pool has not requested it yet.
+    let first = ada.position(job).await;
+    let is_told = matches!(first, (1, WaitingReason::MachineStarting { .. }));
+    assert!(is_told, "{first:?}");
     until(&broker, 1, 1).await;
     pool_when(&broker, "kube", |pool| (pool.up, pool.pending) == (0, 1)).await;
-    loop {
-        // The first reason may be that no worker is connected.
-        if let (1, WaitingReason::MachineStarting { .. }) = ada.position(job).await {
-            break;
-        }
-    }
     let (joined, mut worker) = worker(&broker, "baton-worker-x7f2q").await;
     assert!(joined.name.starts_with("kube-"), "{}", joined.name);
     assert_eq!(joined.idle_exit_ms, Some(7 * 60_000));

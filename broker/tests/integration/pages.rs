@@ -245,6 +245,32 @@ fn heights_of_curve(page: &str) -> Vec<f64> {
     line.split('L').map(height).collect()
 }
 
+/// Pages are read again each second, so they read a part of what a cell may print.
+#[tokio::test]
+async fn the_page_of_a_job_reads_only_the_end_of_its_output() {
+    let broker = class().await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = crate::api::proxy(&broker, "ada").await;
+    let job = proxy.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    let text = |text: &str| output(&format!("{{\"text\": \"{text}\"}}"));
+    let printed = vec![
+        started(),
+        text("the first line\\n"),
+        text(&"\\u001b[31mx\\u001b[0m".repeat(10_000)),
+        text(&"y".repeat(2 << 20)),
+        text("the last line\\n"),
+    ];
+    worker.report(job, fencing, 1, printed).await;
+    let page = format!("/job?id={job}");
+    let (status, page) = Browser::of(&broker, "ada-token").await.get(&page).await;
+    assert_eq!(status, 200);
+    assert!(page.contains("[baton] An output of 2 MiB is not shown here\nthe last line\n"));
+    assert!(page.contains("xxxx"));
+    assert!(!page.contains("the first line"));
+    assert!(!page.contains("yyyy"));
+}
+
 #[tokio::test]
 async fn what_a_cell_prints_is_for_its_owner_unless_the_course_says_otherwise() {
     let broker = class().await;

@@ -1,7 +1,8 @@
 //! Tokens of people: what each permits, and who sees what.
 
 use crate::harness::{
-    Broker, FakeProxy, FakeWorker, Rules, finished, started, submission, within, write_private,
+    Broker, FakeProxy, FakeWorker, Rules, finished, started, submission, wait_for, within,
+    write_private,
 };
 use baton_broker::{Person, Role};
 use baton_broker_queue::{Account, Spent, Write};
@@ -12,7 +13,7 @@ use baton_protocol::{
     worker::{FromWorker, ToWorker},
 };
 use baton_transport::{Api, Connection, LinkError};
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 fn person(name: &str, admin: bool, courses: &[(&str, Role)]) -> String {
     let courses = courses
@@ -194,6 +195,30 @@ async fn a_notebook_is_for_a_course_of_its_person() {
 }
 
 #[tokio::test]
+async fn a_notebook_stays_in_its_course_when_its_person_joins_another() {
+    let broker = course().await;
+    let notebook = NotebookId::random();
+    let welcome = enter(&broker, "ada-token", notebook, None).await;
+    let Some(ToProxy::Welcome { course, .. }) = welcome else {
+        panic!("{welcome:?}");
+    };
+    assert_eq!(course.as_deref(), Some("ml"));
+    let courses = [("ml", Role::Student), ("vision", Role::Student)];
+    let file = broker.folder.path().join("people.toml");
+    write_private(&file, &person("ada", false, &courses));
+    wait_for("the second course", async || {
+        let new = enter(&broker, "ada-token", NotebookId::random(), None).await;
+        matches!(new, Some(ToProxy::Refused(Refusal::WhichCourse { .. }))).then_some(())
+    })
+    .await;
+    let welcome = enter(&broker, "ada-token", notebook, course.as_deref()).await;
+    assert!(
+        matches!(welcome, Some(ToProxy::Welcome { .. })),
+        "{welcome:?}"
+    );
+}
+
+#[tokio::test]
 async fn nobody_takes_over_the_notebook_of_another() {
     let broker = course().await;
     let mut worker = FakeWorker::new(&broker.dial).await;
@@ -296,6 +321,44 @@ async fn a_changed_file_counts_at_once() {
         baton_transport::connect::<ToProxy, FromProxy>(&broker.dial_as("bob-token"), "/v1/proxy")
             .await;
     assert!(matches!(gone, Err(LinkError::Unauthorized { .. })));
+}
+
+/// A notebook with a new token of the same person may return for longer.
+#[tokio::test]
+async fn the_cell_of_a_removed_person_soon_leaves_its_slot() {
+    let broker = Broker::start_with(Rules {
+        proxy_grace: Duration::ZERO,
+        silent_proxy_grace: Duration::from_secs(3600),
+        ..rules()
+    })
+    .await;
+    let file = broker.folder.path().join("people.toml");
+    let mut worker = FakeWorker::with_slots(&broker.dial, 2).await;
+    let mut running = Vec::new();
+    for token in ["ada-token", "tia-token"] {
+        let mut proxy = FakeProxy::new(&broker.dial_as(token)).await;
+        let job = proxy.submit().await;
+        let (fencing, _) = worker.assignment().await;
+        worker.report(job, fencing, 1, vec![started()]).await;
+        running.push((proxy, job, fencing));
+    }
+    let courses = [("ml".to_owned(), Role::Student)].into();
+    let rotated = Person::new("ada".to_owned(), "new-token", false, courses);
+    write_private(&file, &rotated.entry());
+    for (proxy, _, _) in &mut running {
+        proxy.expect_closed_after_news().await;
+    }
+    let [(ada, adas, fencing), (_, tias, _)] = &running[..] else {
+        unreachable!()
+    };
+    assert_eq!(worker.next().await, ToWorker::Cancel { job: *tias });
+    let mut back = FakeProxy::of(&broker.dial_as("new-token"), ada.notebook).await;
+    let job = *adas;
+    back.send(FromProxy::Resume { job, after: 2 }).await;
+    worker
+        .report(job, *fencing, 2, vec![finished(Outcome::Ok)])
+        .await;
+    assert_eq!(back.event(job).await, finished(Outcome::Ok));
 }
 
 #[tokio::test]

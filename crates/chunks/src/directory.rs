@@ -9,7 +9,7 @@
 //! modification time is the time of its last use.
 
 use crate::{StateError, hash};
-use baton_protocol::{CHUNK_BYTES, ChunkHash};
+use baton_protocol::{CHUNK_BYTES, ChunkHash, counted_bytes};
 use bytes::Bytes;
 use std::{
     collections::BTreeSet,
@@ -52,7 +52,7 @@ pub struct StoredChunk {
 }
 
 impl ChunkDirectory {
-    /// Opens a store. Once it holds `limit_bytes`, [`Self::put`] returns [`StateError::Full`].
+    /// Opens a store. Once its chunks count as `limit_bytes`, [`Self::put`] returns [`StateError::Full`].
     pub fn open(root: PathBuf, limit_bytes: u64) -> Result<Self, StateError> {
         Self::open_as(root, limit_bytes, WhenFull::Refuse)
     }
@@ -87,7 +87,7 @@ impl ChunkDirectory {
             Some(_) if touch(&self.path(hash)) => return Ok(hash),
             _ => {}
         }
-        self.make_room(bytes.len() as u64)?;
+        self.make_room(counted_bytes(bytes.len() as u64))?;
         match self.write(hash, bytes) {
             Err(error) if is_full(&error) && self.when_full == WhenFull::RemoveOldest => {
                 self.remove_oldest(self.used_bytes() / 2)?;
@@ -166,7 +166,7 @@ impl ChunkDirectory {
     /// Removes a chunk. Does nothing if it does not exist.
     pub fn remove(&self, hash: ChunkHash) -> Result<(), StateError> {
         let path = self.path(hash);
-        let bytes = fs::metadata(&path).map_or(0, |metadata| metadata.len());
+        let bytes = fs::metadata(&path).map_or(0, |metadata| counted_bytes(metadata.len()));
         match fs::remove_file(&path) {
             Ok(()) => {
                 self.subtract(bytes);
@@ -186,12 +186,12 @@ impl ChunkDirectory {
             }
             chunks.extend(entries(&shard)?.iter().filter_map(|path| stored(path)));
         }
-        let bytes = chunks.iter().map(|chunk| chunk.bytes).sum();
+        let bytes = chunks.iter().map(|chunk| counted_bytes(chunk.bytes)).sum();
         self.used_bytes.store(bytes, Ordering::Relaxed);
         Ok(chunks)
     }
 
-    /// Bytes of all chunks, as far as this process knows.
+    /// What all chunks count together, as far as this process knows.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.used_bytes.load(Ordering::Relaxed)
@@ -234,7 +234,7 @@ impl ChunkDirectory {
         match file.persist_noclobber(path) {
             Ok(_) => {
                 self.used_bytes
-                    .fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                    .fetch_add(counted_bytes(bytes.len() as u64), Ordering::Relaxed);
                 Ok(())
             }
             Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),

@@ -1,4 +1,6 @@
-//! Reads the memory of a child process.
+//! Reads the memory of a child process, and finds out how much memory a state may take.
+
+mod control_groups;
 
 use crate::StateError;
 use baton_protocol::shim::{Stream, StreamPart};
@@ -125,14 +127,14 @@ pub fn ptrace_scope() -> Option<String> {
         .map(|text| text.trim().to_owned())
 }
 
-/// How much memory the operating system reports as available; unlimited if it reports nothing.
+/// How much memory this process can use at the moment; unlimited if the operating system reports nothing.
 #[must_use]
 pub fn available_bytes() -> u64 {
-    Room::of_machine().free_bytes
+    Room::of_this_process().free_bytes
 }
 
 /// How much memory a state may take.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// What it may take at most, however long it waits.
     pub limit_bytes: u64,
@@ -141,18 +143,40 @@ pub struct Room {
 }
 
 impl Room {
-    /// All memory of this machine, as the operating system reports it; unlimited if it reports nothing.
+    pub const UNLIMITED: Self = Self {
+        limit_bytes: u64::MAX,
+        free_bytes: u64::MAX,
+    };
+
+    /// The memory of this machine, as the operating system reports it, or less if the control groups of this process
+    /// allow less; unlimited if nothing is reported.
     #[must_use]
-    pub fn of_machine() -> Self {
+    pub fn of_this_process() -> Self {
         let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let bytes = |field: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(field));
             let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
             kib.map_or(u64::MAX, |kib| kib << 10)
         };
-        Self {
+        let machine = Self {
             limit_bytes: bytes("MemTotal:"),
             free_bytes: bytes("MemAvailable:"),
+        };
+        machine.and(Self::of_groups("self"))
+    }
+
+    /// What the control groups of a process allow, regardless of the machine; unlimited if they set no limit.
+    /// `process`: its id, or `self`.
+    #[must_use]
+    pub fn of_groups(process: &str) -> Self {
+        control_groups::room_of(process)
+    }
+
+    /// What both allow.
+    fn and(self, other: Self) -> Self {
+        Self {
+            limit_bytes: self.limit_bytes.min(other.limit_bytes),
+            free_bytes: self.free_bytes.min(other.free_bytes),
         }
     }
 

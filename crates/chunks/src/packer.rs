@@ -12,7 +12,7 @@ use self::tasks::{Content, Task, append, lay_out, portions};
 use crate::{
     Bundle, Ledger, StateError, digests,
     layout::{LINE_BYTES, block_count},
-    memory,
+    memory::{self, Room},
     sealed::{self, no_room},
     untouched::Untouched,
 };
@@ -58,11 +58,12 @@ pub fn check_size(snapshot: &Snapshot, limit_bytes: u64) -> Result<(), StateErro
 }
 
 /// `pid` is the kernel that made the snapshot; `ledger` is the state after the last message of the
-/// same table. `cancelled` is called between two pieces.
+/// same table. `room` is for the file. `cancelled` is called between two pieces.
 pub fn pack(
     pid: i32,
     snapshot: &Snapshot,
     ledger: &Ledger,
+    room: Room,
     cancelled: &(dyn Fn() -> bool + Sync),
 ) -> Result<Bundle, StateError> {
     let nothing = Ledger::default();
@@ -74,6 +75,7 @@ pub fn pack(
     ledger.check_snapshot(&snapshot.segments, &snapshot.dropped_segments)?;
     let mut end = snapshot.stream.bytes();
     let tasks = lay_out(pid, &snapshot.segments, ledger, &mut end, cancelled)?;
+    room.check(end)?;
     let file = sealed::create()?;
     sealed::make_room(&file, end, cancelled)?;
     write_stream(pid, &snapshot.stream, &file)?;
@@ -81,6 +83,7 @@ pub fn pack(
         pid,
         file,
         ledger,
+        room,
         end: AtomicU64::new(end.next_multiple_of(LINE_BYTES)),
         untouched: match snapshot.segments.iter().any(is_looked_at) {
             true => Untouched::of(pid),
@@ -123,6 +126,7 @@ struct Packing<'call> {
     pid: i32,
     file: File,
     ledger: &'call Ledger,
+    room: Room,
     /// The end of the file, where the next changed blocks are written.
     end: AtomicU64,
     untouched: Untouched,
@@ -265,8 +269,9 @@ impl Packing<'_> {
         if total == 0 {
             return Ok(());
         }
-        let room = (total as u64).next_multiple_of(LINE_BYTES);
-        let place = self.end.fetch_add(room, Ordering::Relaxed);
+        let taken = (total as u64).next_multiple_of(LINE_BYTES);
+        let place = self.end.fetch_add(taken, Ordering::Relaxed);
+        self.room.check(place + taken)?;
         let mut packed = 0;
         for (offset, run) in runs {
             found.add(offset, place + packed as u64, run.len() as u64);

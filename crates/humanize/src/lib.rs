@@ -8,10 +8,7 @@ use std::{fmt::Display, time::Duration};
 pub use causes::{root_cause, with_causes};
 pub use command_log::{ERROR_PREFIX, last_error};
 
-/// What a student reads if the service failed while a cell ran, and not the cell's own code.
-pub const SAFE: &str = "Your variables are as they were before the cell";
-
-/// The same for what is not a cell, such as a block.
+/// What a student reads if the service failed while a cell ran, and not the cell's own code. `noun`: what ran.
 #[must_use]
 pub fn safe(noun: &str) -> String {
     format!("Your variables are as they were before the {noun}")
@@ -97,15 +94,19 @@ pub fn bytes(count: u64) -> String {
 /// elsewhere cannot look like something else.
 #[must_use]
 pub fn one_line(text: &str) -> String {
-    let turns = |letter| {
-        let [marks, isolates] = ['\u{202a}'..='\u{202e}', '\u{2066}'..='\u{2069}'];
-        let alone = ['\u{061c}', '\u{200e}', '\u{200f}'];
-        alone.contains(&letter) || marks.contains(&letter) || isolates.contains(&letter)
+    let shown = |letter| match stays_in_line(letter) {
+        true => letter,
+        false => '\u{fffd}',
     };
-    let ends = |letter: char| letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}');
-    let is_text = |letter| !turns(letter) && !ends(letter);
-    let shown = |letter| if is_text(letter) { letter } else { '\u{fffd}' };
     text.chars().map(shown).collect()
+}
+
+/// Whether a character is text on one line; see [`one_line`].
+#[must_use]
+pub fn stays_in_line(letter: char) -> bool {
+    let turns = matches!(letter, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let ends = letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}');
+    !turns && !ends
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Errors about files.
 
-use baton_chunks::StateError;
+use baton_chunks::{Severity, StateError};
 use baton_protocol::DecodeError;
 use baton_transport::LinkError;
 use std::{
@@ -35,6 +35,18 @@ pub enum FilesError {
     Decode(#[from] DecodeError),
     #[error("The work on files was aborted")]
     Join(#[from] tokio::task::JoinError),
+}
+
+impl FilesError {
+    /// What another attempt at the same transfer would lead to.
+    #[must_use]
+    pub fn severity(&self) -> Severity {
+        match self {
+            Self::Link(error) => error.severity(),
+            Self::State(error) => error.severity(),
+            _ => Severity::Lasting,
+        }
+    }
 }
 
 pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> FilesError {

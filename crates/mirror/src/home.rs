@@ -5,3 +5,4 @@ mod arriving;
 pub(crate) mod commit;
 pub(crate) mod listing;
 pub(crate) mod staging;
+mod undo;

@@ -138,11 +138,13 @@ impl Trash {
         Ok(kept)
     }
 
-    /// Removes what exceeds the limits, oldest first.
+    /// Removes what exceeds the limits, oldest first. What the last cell took away stays whatever its size: the student
+    /// may just have been told how to restore it.
     pub fn tidy(&self, limits: TrashLimits) -> io::Result<()> {
         let oldest_ms =
             now_ms().saturating_sub(limits.age.as_millis().try_into().unwrap_or(i64::MAX));
         let mut total: u64 = 0;
+        let mut last = true;
         for entry in self.entries()? {
             let folder = match entry.trash.child(&entry.name).folder() {
                 Err(error) if is_absent(&error) => continue,
@@ -154,14 +156,15 @@ impl Trash {
                 Ok(())
             })?;
             total = total.saturating_add(bytes);
-            if total <= limits.bytes && entry.at_ms >= oldest_ms {
-                continue;
-            }
             // A cell that has not ended may still restore all of it.
             let lock = folder.readable().map(File::from);
             let in_use =
                 lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)));
-            if !in_use {
+            if in_use {
+                continue;
+            }
+            let fits = std::mem::take(&mut last) || total <= limits.bytes;
+            if !fits || entry.at_ms < oldest_ms {
                 entry.trash.child(&entry.name).remove_tree()?;
                 total -= bytes;
             }

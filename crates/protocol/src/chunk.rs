@@ -9,6 +9,16 @@ pub const CHUNK_BYTES: usize = 1 << 20;
 /// Pieces of at most this many bytes are stored in the manifest instead of as separate chunks.
 pub const INLINE_BYTES: usize = 16 << 10;
 
+/// A stored chunk counts as at least this many bytes in every limit: it takes a block of the disk and a row of the
+/// database, however short it is.
+pub const LEAST_COUNTED_BYTES: u64 = 4 << 10;
+
+/// What a chunk of this many bytes counts in limits.
+#[must_use]
+pub fn counted_bytes(bytes: u64) -> u64 {
+    bytes.max(LEAST_COUNTED_BYTES)
+}
+
 /// The BLAKE3 hash of a chunk's plain bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChunkHash(pub [u8; 32]);

@@ -53,15 +53,20 @@ pub fn decode_bounded<Message: DeserializeOwned>(
     bytes: &[u8],
     most: usize,
 ) -> Result<Message, DecodeError> {
-    let mut left = most;
-    let mut reader = rmp_serde::Deserializer::from_read_ref(bytes);
-    match (Elements { left: &mut left }).deserialize(&mut reader) {
+    match has_at_most(bytes, most) {
         Ok(()) => decode(bytes),
         Err(source) => Err(DecodeError {
             expected: std::any::type_name::<Message>(),
             source,
         }),
     }
+}
+
+/// Fails if the lists of the document have more than `most` elements in all, or if it cannot be read.
+pub(crate) fn has_at_most(bytes: &[u8], most: usize) -> Result<(), rmp_serde::decode::Error> {
+    let mut left = most;
+    let mut reader = rmp_serde::Deserializer::from_read_ref(bytes);
+    (Elements { left: &mut left }).deserialize(&mut reader)
 }
 
 pub fn decode<Message: DeserializeOwned>(bytes: &[u8]) -> Result<Message, DecodeError> {

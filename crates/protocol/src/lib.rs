@@ -10,6 +10,7 @@
 
 pub mod address;
 pub mod api;
+mod bound;
 mod chunk;
 mod codec;
 mod environment;
@@ -29,9 +30,13 @@ mod saved_state;
 pub mod shim;
 mod snapshot;
 mod state;
+pub mod wording;
 pub mod worker;
 
-pub use chunk::{CHUNK_BYTES, ChunkHash, ChunkHashError, INLINE_BYTES};
+pub use bound::Bound;
+pub use chunk::{
+    CHUNK_BYTES, ChunkHash, ChunkHashError, INLINE_BYTES, LEAST_COUNTED_BYTES, counted_bytes,
+};
 pub use codec::{DecodeError, decode, decode_bounded, encode, encoded_bytes};
 pub use environment::{
     Environment, EnvironmentState, LARGEST_LOCK_BYTES, LONGEST_ENVIRONMENT_NAME, Lock, LockFile,
@@ -52,7 +57,7 @@ pub use saved_state::{AboutState, SavedState};
 pub use state::{HeldState, Holder, State};
 
 /// Proxy, worker and broker must agree on this number. [`Refusal::ProtocolVersion`] refuses any other.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 
 /// Why the broker does not serve a peer that sent `Hello`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize, thiserror::Error)]

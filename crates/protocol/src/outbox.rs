@@ -140,7 +140,7 @@ const OVERHEAD: usize = 64;
 pub fn event_bytes(event: &JobEvent) -> usize {
     OVERHEAD
         + match event {
-            JobEvent::Output(output) => output_bytes(output),
+            JobEvent::Output(output) => output_bytes(output) + output.buffers.len() * OVERHEAD,
             JobEvent::InputWanted { prompt, .. } => prompt.len(),
             JobEvent::NamesWanted { names, .. } => text_bytes(names),
             JobEvent::NotStarted { error } => error_bytes(error),
@@ -173,8 +173,7 @@ pub fn event_bytes(event: &JobEvent) -> usize {
 }
 
 /// The size of a state in a message, without bytes that are elsewhere.
-#[must_use]
-pub fn state_bytes(state: &State) -> usize {
+fn state_bytes(state: &State) -> usize {
     let manifest = match state {
         State::Chunks(manifest) => manifest,
         State::Memory(held) => {
@@ -182,7 +181,8 @@ pub fn state_bytes(state: &State) -> usize {
             return 4 * OVERHEAD + enclosed.map_or(0, |enclosed| enclosed.file.len());
         }
     };
-    manifest.pieces().map(piece_bytes).sum()
+    let parts = manifest.segments.len() + manifest.dropped_segments.len();
+    parts * OVERHEAD + manifest.pieces().map(piece_bytes).sum::<usize>()
 }
 
 fn error_bytes(error: &RemoteError) -> usize {
@@ -214,7 +214,7 @@ pub fn output_bytes(output: &Output) -> usize {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::Outcome;
+    use crate::{Manifest, Outcome, StateVersion, TableId};
 
     fn started() -> JobEvent {
         JobEvent::Started {
@@ -288,6 +288,36 @@ mod tests {
         assert!(outbox.has_start() && !outbox.start_is_stored());
         outbox.acknowledge(3);
         assert!(outbox.start_is_stored());
+    }
+
+    #[test]
+    fn an_event_of_many_small_parts_is_large() {
+        let mut outbox = Outbox::default();
+        let output = JobEvent::Output(Output {
+            buffers: vec![bytes::Bytes::new(); 1 << 14],
+            ..Output::new("display_data", "{}")
+        });
+        let state = |dropped_segments| {
+            State::Chunks(Manifest {
+                base: StateVersion {
+                    table: TableId::random(),
+                    messages: 0,
+                },
+                stream: Vec::new(),
+                segments: Vec::new(),
+                dropped_segments,
+            })
+        };
+        let deferred = JobEvent::DeferredState {
+            state: Some(state(vec![0; 1 << 14])),
+            error: None,
+        };
+        outbox.push(output);
+        outbox.push(deferred.clone());
+        outbox.push(deferred);
+        for number in 1..=3 {
+            assert_eq!(sent(&mut outbox), Some((number, 1)));
+        }
     }
 
     #[test]

@@ -151,7 +151,8 @@ impl JobEvent {
 ///
 /// No number is used for two questions of one job. A worker asks its open questions again after it has
 /// reconnected; a proxy then sends the same answer again, and also after it has reconnected itself. The
-/// worker uses the first answer to each question. So an answer may be lost anywhere on its way.
+/// worker uses the first answer to each question, apart from [`Answer::Preparing`]. So an answer may be lost anywhere
+/// on its way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
@@ -163,6 +164,8 @@ pub enum Answer {
     Files(Payload),
     /// To [`JobEvent::NamesWanted`].
     Names(State),
+    /// To any question: the notebook is preparing the answer, which follows.
+    Preparing {},
 }
 
 /// One iopub message of a session, without its header. The process that shows it adds the cell's parent header.

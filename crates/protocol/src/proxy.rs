@@ -84,6 +84,9 @@ pub enum ToProxy {
         /// The course wants the notebook's variables to be saved when its kernel ends.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         autosave: bool,
+        /// The course of the notebook. The proxy names it from now on, because its person may join other courses.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        course: Option<String>,
     },
     Refused(Refusal),
     /// The job's position in the queue, from the function that schedules. Sent when it changes.

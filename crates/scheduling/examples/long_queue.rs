@@ -118,6 +118,7 @@ fn precedence(seconds: u64) -> Precedence {
         boost: 1.0,
         low_priority: false,
         waited_ms: seconds * 500,
+        since_run_ms: None,
     }
 }
 

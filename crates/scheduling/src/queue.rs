@@ -6,7 +6,9 @@
 //! student sees follows from the same rules that assign jobs, so the two cannot disagree.
 //!
 //! The order is a weighted fair share: the account with the lowest weighted use runs first. Waiting
-//! counts like unused GPU time, so every job runs in the end. A notebook runs one job at a time, a
+//! counts like unused GPU time, so every account gets its turn in the end. It counts from when the
+//! account's last run ended, if the job was submitted before that: many waiting jobs bring no more
+//! turns than one. A notebook runs one job at a time, a
 //! person at most `jobs_per_person`, a worker at most `slots`. If a notebook's session holds
 //! objects that no other session can have, its job waits a while for that session's worker. A job
 //! that one of these rules holds back does not delay the jobs behind it.
@@ -21,6 +23,7 @@
 mod ahead;
 mod estimate;
 mod history;
+mod jobs_ahead;
 mod occupancy;
 mod offer;
 mod outlook;
@@ -31,6 +34,7 @@ mod times;
 pub use ahead::ahead_of;
 pub use estimate::{Estimation, StartEstimate, estimate_starts};
 pub use history::{History, MOST_RUNS, Open, PastRun, Progress, Run};
+pub use jobs_ahead::JobsAhead;
 pub use offer::{Declared, NO_GPU, Offer};
 pub use outlook::{CourseOutlook, Expected, Outlook, Returning};
 pub use shown_position::ShownPosition;
@@ -90,7 +94,10 @@ pub struct Precedence {
     /// The factor by which a deadline multiplies the weight; 1 without one.
     pub boost: f64,
     pub low_priority: bool,
+    /// How long ago the job was submitted.
     pub waited_ms: u64,
+    /// How long ago the account's last run ended; `None` if it had none.
+    pub since_run_ms: Option<u64>,
 }
 
 /// A connected worker.
@@ -177,7 +184,20 @@ impl Precedence {
         } else {
             0.0
         };
-        (self.used_ms + low) / (self.weight * self.boost) - self.waited_ms as f64 / WAITING_PER_USE
+        let waited_ms = self.waited_for_turn_ms() as f64;
+        (self.used_ms + low) / (self.weight * self.boost) - waited_ms / WAITING_PER_USE
+    }
+
+    /// Whether both differ at most in how long they have waited.
+    pub(crate) fn is_alike(&self, other: &Self) -> bool {
+        let waited_ms = other.waited_ms;
+        Self { waited_ms, ..*self } == *other
+    }
+
+    /// How long the account has waited with this job for its next turn.
+    #[must_use]
+    pub fn waited_for_turn_ms(&self) -> u64 {
+        self.waited_ms.min(self.since_run_ms.unwrap_or(u64::MAX))
     }
 }
 

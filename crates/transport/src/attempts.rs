@@ -1,6 +1,6 @@
 //! When a transfer is tried again.
 
-use crate::{Backoff, TransferError};
+use crate::Backoff;
 use baton_chunks::Severity;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -25,9 +25,8 @@ impl Attempts {
     }
 
     /// The pause before the next attempt; `None` if the same transfer cannot succeed any more, or patience has ended.
-    pub fn delay_after(&mut self, error: &TransferError) -> Option<Duration> {
-        let is_worth_it =
-            error.severity() == Severity::Passing && self.began.elapsed() < self.patience;
+    pub fn delay_after(&mut self, severity: Severity) -> Option<Duration> {
+        let is_worth_it = severity == Severity::Passing && self.began.elapsed() < self.patience;
         is_worth_it.then(|| self.backoff.next_delay())
     }
 }

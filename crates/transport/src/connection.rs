@@ -5,7 +5,7 @@ use crate::{
     api::{self, authorization},
     dial::{CONNECT_TIMEOUT, Duplex},
 };
-use baton_protocol::{address::BrokerAddress, decode, encode};
+use baton_protocol::{Bound, address::BrokerAddress, decode, encode};
 use futures_util::{SinkExt, StreamExt};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{marker::PhantomData, time::Duration};
@@ -20,7 +20,7 @@ use tokio_tungstenite::{
     },
 };
 
-/// Neither side sends or accepts larger messages.
+/// The broker sends no larger messages. What it accepts is [`Bound::MESSAGE`].
 pub const LARGEST_MESSAGE_BYTES: usize = 64 << 20;
 
 /// After this silence the client pings the broker …
@@ -86,9 +86,14 @@ async fn connect_once<Incoming, Outgoing>(
 }
 
 impl<Incoming: DeserializeOwned, Outgoing: Serialize> Connection<Incoming, Outgoing> {
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// [`LinkError::TooLarge`] if the broker would not accept the message. Nothing is sent then, and the connection can
+    /// still be used.
     pub async fn send(&mut self, message: &Outgoing) -> Result<(), LinkError> {
         let bytes = encode(message);
-        if bytes.len() > LARGEST_MESSAGE_BYTES {
+        if !Bound::MESSAGE.allows_encoded(&bytes) {
             return Err(LinkError::TooLarge { bytes: bytes.len() });
         }
         let sending = self.socket.send(Message::binary(bytes));

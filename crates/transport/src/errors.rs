@@ -1,6 +1,7 @@
 //! Errors between a client and its broker, one variant for each case that a caller can act on.
 
 use crate::token::Token;
+use baton_chunks::Severity;
 use baton_protocol::{ChunkHash, DecodeError, address::BrokerAddress, api::Problem};
 use std::{error::Error, fmt, path::PathBuf, time::Duration};
 
@@ -73,6 +74,7 @@ pub enum LinkError {
     Unable { problem: Problem },
     #[error("The broker answered {status}: {text}")]
     Status { status: u16, text: String },
+    /// The broker would not accept the message, also later and over another connection.
     #[error("A message of {bytes} bytes is too large to be sent")]
     TooLarge { bytes: usize },
     #[error("The broker sent an invalid response: {0}")]
@@ -175,6 +177,15 @@ impl LinkError {
             | Self::ObjectRefused { .. } => true,
             Self::Status { status, .. } => *status >= 500,
             error => error.is_transient(),
+        }
+    }
+
+    /// What another attempt at the same transfer would lead to.
+    #[must_use]
+    pub fn severity(&self) -> Severity {
+        match self.may_pass() {
+            true => Severity::Passing,
+            false => Severity::AskAgain,
         }
     }
 }

@@ -14,7 +14,7 @@ use baton_chunks::{
     Assembler, Bundle, ChunkDirectory, Collector, Ledger, Severity, StateError, memory::Room,
 };
 use baton_protocol::{
-    ChunkHash, Manifest, StateVersion,
+    Bound, ChunkHash, Manifest, StateVersion,
     shim::{Delta, Snapshot},
 };
 use bytes::Bytes;
@@ -56,6 +56,9 @@ pub enum TransferError {
     /// On the memory transport.
     #[error("The worker's result is missing")]
     NoResult,
+    /// The manifest is larger than [`Bound::STATE`].
+    #[error("It has so many small objects that their list alone is too large")]
+    TooManyObjects,
 }
 
 impl TransferError {
@@ -63,9 +66,10 @@ impl TransferError {
     #[must_use]
     pub fn severity(&self) -> Severity {
         match self {
-            Self::Link(error) if error.may_pass() => Severity::Passing,
-            Self::Link(_) | Self::Join(_) | Self::NoResult => Severity::AskAgain,
+            Self::Link(error) => error.severity(),
+            Self::Join(_) | Self::NoResult => Severity::AskAgain,
             Self::State(error) => error.severity(),
+            Self::TooManyObjects => Severity::Lasting,
         }
     }
 }
@@ -87,7 +91,12 @@ pub async fn pack(
             ..
         } = &changes;
         let cancelled = || cancel.is_cancelled();
-        let bundle = baton_chunks::pack(*kernel, snapshot, ledger, &cancelled);
+        let room = match quick {
+            // It is so small that looking for room would take longer.
+            true => Room::UNLIMITED,
+            false => Room::of_this_process(),
+        };
+        let bundle = baton_chunks::pack(*kernel, snapshot, ledger, room, &cancelled);
         (bundle, changes)
     };
     match quick {
@@ -114,7 +123,8 @@ pub fn unpack(bundle: Bundle, ledger: Ledger) -> Result<Received, StateError> {
 /// ends hold once it has been applied.
 ///
 /// # Errors
-/// If the memory cannot be read or the chunks cannot be stored; [`StateError::Cancelled`] if `cancel` was triggered.
+/// If the memory cannot be read or the chunks cannot be stored; [`TransferError::TooManyObjects`] if no message could
+/// name them all; [`StateError::Cancelled`] if `cancel` was triggered.
 pub async fn upload(
     chunk_client: &ChunkClient,
     changes: Changes,
@@ -135,7 +145,11 @@ pub async fn upload(
         })
         .await?;
         let Some(batch) = batch else {
-            return Ok(collector.finish());
+            let (manifest, ledger) = collector.finish();
+            return match Bound::STATE.allows(&manifest) {
+                true => Ok((manifest, ledger)),
+                false => Err(TransferError::TooManyObjects),
+            };
         };
         let stored = cancel.run_until_cancelled(chunk_client.put_missing(batch));
         stored.await.ok_or(StateError::Cancelled)??;

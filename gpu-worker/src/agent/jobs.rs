@@ -43,13 +43,19 @@ pub(super) struct HeldAssignment {
 pub(super) struct Jobs {
     assignments: HashMap<JobId, HeldAssignment>,
     reports: mpsc::UnboundedSender<Report>,
+    /// Whether the worker is connected to the broker.
+    connected: watch::Receiver<bool>,
 }
 
 impl Jobs {
-    pub(super) fn new(reports: mpsc::UnboundedSender<Report>) -> Self {
+    pub(super) fn new(
+        reports: mpsc::UnboundedSender<Report>,
+        connected: watch::Receiver<bool>,
+    ) -> Self {
         Self {
             assignments: HashMap::new(),
             reports,
+            connected,
         }
     }
 
@@ -85,7 +91,7 @@ impl Jobs {
             unsent_bytes,
             memory_bytes,
             permission,
-            questions: Questions::new(events.clone()),
+            questions: Questions::new(events.clone(), self.connected.clone()),
             cancelled: CancellationToken::new(),
             revoked: CancellationToken::new(),
             deferred_wanted: Arc::default(),
@@ -96,6 +102,7 @@ impl Jobs {
             account,
             environment,
             end_guard: EndGuard::new(
+                submission.cell.kind,
                 events.clone(),
                 questions.clone(),
                 assignment.revoked.clone(),

@@ -13,6 +13,10 @@ use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 /// How many idle sessions of one person stay warm, if the worker does not have more slots.
 const MOST_WARM: usize = 8;
 
+/// How many times more sessions of one person may stay if they hold objects that no other session can hold, or deferred
+/// state.
+const TIMES_MORE_IF_NEEDED: usize = 2;
+
 pub(super) struct Notebook {
     task: u64,
     /// Whose it is.
@@ -158,19 +162,26 @@ impl Notebooks {
     }
 
     /// Ends the sessions of a person that have been idle for longest, if the person has too many. Those that hold objects
-    /// that no other session can hold stay.
+    /// that no other session can hold, or deferred state, stay if there are not too many of them, either.
     pub(super) fn limit_sessions_of(&mut self, notebook: NotebookId) {
         let Some(account) = self.entries.get(&notebook).map(|entry| entry.account) else {
             return;
         };
         let most = self.context.slots.max(MOST_WARM);
-        let can_end = |entry: &Notebook| {
-            entry.warm && entry.is_idle() && !entry.keeps && entry.account == account
-        };
-        let idle = self.entries.iter().filter(|(_, entry)| can_end(entry));
-        let mut idle: Vec<_> = idle.map(|(of, entry)| (entry.last_used, *of)).collect();
-        idle.sort_unstable_by(|one, other| other.cmp(one));
-        for (_, notebook) in idle.into_iter().skip(most) {
+        self.limit(account, most, |entry| entry.is_idle() && !entry.keeps);
+        self.limit(account, most * TIMES_MORE_IF_NEEDED, |entry| {
+            entry.unfinished == 0
+        });
+    }
+
+    /// Ends all of an account's sessions that can be ended, except the `most` that were used last.
+    fn limit(&mut self, account: u64, most: usize, can_end: fn(&Notebook) -> bool) {
+        let have = |entry: &Notebook| entry.account == account && (entry.warm || entry.defers);
+        let some = self.entries.iter();
+        let some = some.filter(|(_, entry)| have(entry) && can_end(entry));
+        let mut some: Vec<_> = some.map(|(of, entry)| (entry.last_used, *of)).collect();
+        some.sort_unstable_by(|one, other| other.cmp(one));
+        for (_, notebook) in some.into_iter().skip(most) {
             tracing::info!(%notebook, "The session of notebook {notebook} ends: its owner has {most} newer ones");
             self.end_session(notebook);
         }

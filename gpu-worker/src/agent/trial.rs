@@ -3,7 +3,7 @@
 //! In: that a session did not start, or was lost. Out: reports of why none starts; the trial ends when one does.
 
 use super::asked;
-use crate::{context::Context, messages, report::Report, stop::Stop};
+use crate::{context::Context, report::Report, stop::Stop};
 use futures_util::future::BoxFuture;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
@@ -73,7 +73,7 @@ async fn until_a_session_starts(
 
 async fn why_no_session_starts(context: &Context) -> Option<String> {
     let error = context.try_a_session().await.err()?;
-    let why = messages::not_started(error.explained()).value;
+    let why = error.explained().0;
     tracing::error!("Sessions cannot start here, so this worker accepts no cells: {why}");
     Some(why)
 }

@@ -21,7 +21,7 @@ mod outputs;
 
 use self::{
     collecting::Collected,
-    limits::Limits,
+    limits::{Limits, stopped},
     outputs::{Answered, Outputs, Question},
 };
 use super::{
@@ -32,15 +32,13 @@ use super::{
 use crate::{
     context::Context,
     deadline::at,
-    gpu,
-    life_end::LifeEnd,
-    messages, processes,
+    gpu, messages, processes,
     session::{Death, Session, SessionEvent, TableState},
     transfer::{NotTransferred, Transport, receive_more},
 };
 use baton_chunks::Ledger;
 use baton_protocol::{
-    Cell, Finished, JobEvent, Outcome, RemoteError, State, StateVersion, Usage,
+    Cell, Finished, JobEvent, JobKind, Outcome, RemoteError, State, StateVersion, Usage,
     shim::{Delta, FromSession, Snapshot, ToSession},
 };
 use baton_transport::{Changes, Received, frames::FrameError};
@@ -75,14 +73,13 @@ pub(crate) async fn run_cell(context: &Context, ready: Ready<'_>, job: &mut Job)
     let begun = tokio::select! {
         begun = send_cell(&mut session, &cell, state.delta, state.file.as_fd()) => begun.map_err(|error| {
             tracing::warn!(%error, "Failed to send a session its cell");
-            let error = messages::session_failed("The cell could not be sent to its session");
-            Ending::without_state(Outcome::WorkerLost, error)
+            Ending::without_state(Outcome::WorkerLost, messages::not_sent(cell.kind))
         }),
         () = cancel_ignored(context, job) => {
-            Err(Ending::without_state(Outcome::Cancelled, messages::cancelled()))
+            Err(Ending::without_state(Outcome::Cancelled, messages::cancelled(cell.kind)))
         }
         () = context.stopping.cancelled() => {
-            Err(stopped(context))
+            Err(stopped(context, cell.kind))
         }
     };
     // The session has received the file.
@@ -92,6 +89,7 @@ pub(crate) async fn run_cell(context: &Context, ready: Ready<'_>, job: &mut Job)
     }
     let mut run = RunningCell {
         context,
+        kind: cell.kind,
         session,
         version: base.after_message(),
         transport,
@@ -104,8 +102,7 @@ pub(crate) async fn run_cell(context: &Context, ready: Ready<'_>, job: &mut Job)
         usage: Usage::default(),
     };
     run.outputs.warn(std::mem::take(&mut job.warnings));
-    run.outputs
-        .warn(gpu_use::not_enforced(&run.session, cell.gpu_memory_bytes));
+    run.outputs.warn(gpu_use::not_enforced(&run.session, &cell));
     let mut ending = run.until_end(job, &cell).await;
     let gpu_use = gpu_use::end(&run.session, cell.kind, &mut ending).await;
     run.outputs.warn(gpu_use.warnings);
@@ -133,17 +130,9 @@ async fn send_cell(
     session.shim.send_with_file(&run, file).await
 }
 
-fn stopped(context: &Context) -> Ending {
-    let is_ending = context.end.as_ref().is_some_and(LifeEnd::is_ending);
-    let why = match is_ending {
-        true => messages::time_is_over(),
-        false => messages::shutting_down(),
-    };
-    Ending::without_state(Outcome::WorkerLost, why)
-}
-
 struct RunningCell<'context> {
     context: &'context Context,
+    kind: JobKind,
     session: Session,
     /// The version that the session holds once it has applied what it was sent.
     version: StateVersion,
@@ -298,7 +287,7 @@ impl RunningCell<'_> {
                 self.interrupt();
             }
             Event::CancelIgnored => return Some(self.limits.ending_of_ignored_cancel()),
-            Event::Stopping => return Some(stopped(self.context)),
+            Event::Stopping => return Some(stopped(self.context, self.kind)),
             Event::MemoryDue => {
                 let bytes = limits::memory(&self.session, self.context).await;
                 let known = &job.events.memory_bytes;
@@ -421,7 +410,13 @@ impl RunningCell<'_> {
             snapshot: end.snapshot,
             ledger: end.ledger,
         };
-        match collecting::begin(self.context, &mut self.session, &self.transport, changes) {
+        match collecting::begin(
+            self.context,
+            self.kind,
+            &mut self.session,
+            &self.transport,
+            changes,
+        ) {
             Ok(collected) => {
                 self.phase = Phase::Collecting {
                     outcome,
@@ -442,18 +437,18 @@ impl RunningCell<'_> {
             self.outputs.push(output);
         }
         if let Some(full) = death.full_disk {
-            let error = messages::disk_full(full.used_bytes, full.limit_bytes);
+            let error = messages::disk_full(self.kind, full.used_bytes, full.limit_bytes);
             return Ending::without_state(Outcome::WorkerLost, error);
         }
         tracing::warn!(?death.status, "A session died while it ran a cell");
         let peak_bytes = self.usage.peak_memory_bytes;
         if let Some(limit) = death.exceeded_memory_bytes {
-            let error = messages::out_of_memory(peak_bytes.max(limit), limit);
+            let error = messages::out_of_memory(self.kind, peak_bytes.max(limit), limit);
             return Ending::without_state(Outcome::OutOfMemory, error);
         }
         let error = match death.refused_bytes {
-            Some(bytes) => messages::message_too_large(bytes),
-            None => messages::session_died(death.status, &death.last_lines, peak_bytes),
+            Some(bytes) => messages::message_too_large(self.kind, bytes),
+            None => messages::session_died(self.kind, death.status, &death.last_lines, peak_bytes),
         };
         Ending::without_state(Outcome::WorkerLost, error)
     }
@@ -492,7 +487,7 @@ impl RunningCell<'_> {
             Ok(received) => received,
             Err(error) => {
                 tracing::warn!(%error, "Failed to fetch names that a cell looked up");
-                let error = messages::state_lost(&error);
+                let error = messages::state_lost(self.kind, &error);
                 return Some(Ending::without_state(Outcome::WorkerLost, error));
             }
         };
@@ -519,14 +514,14 @@ impl RunningCell<'_> {
         else {
             return None;
         };
-        let (state, ledger, files) = match collecting::all_of(collected) {
+        let (state, ledger, files) = match collecting::all_of(self.kind, collected) {
             Ok(collected) => collected,
             Err(error) => return Some(Ending::without_state(Outcome::WorkerLost, error)),
         };
         self.outputs.warn(files.notes);
         let (outcome, error) = match files.left {
             left if left > 0 && outcome == Outcome::Ok && cell.kind.is_program() => {
-                (Outcome::Error, Some(messages::files_left(left)))
+                (Outcome::Error, Some(messages::files_left(self.kind, left)))
             }
             _ => (outcome, error),
         };
@@ -539,12 +534,15 @@ impl RunningCell<'_> {
         };
         let deferred = (deferred_bytes > 0).then(|| {
             let channels = DeferredChannels {
+                kind: self.kind,
                 events: job.events.clone(),
                 revoked: job.revoked.clone(),
                 wanted: job.deferred_wanted.clone(),
             };
             let transfer = (self.context.access.clone(), self.transport.clone());
-            DeferredState::new(channels, transfer, self.session.kernel().as_raw(), &held)
+            let kernel = self.session.kernel().as_raw();
+            let copied_within = self.context.copying_time(deferred_bytes);
+            DeferredState::new(channels, transfer, kernel, &held, copied_within)
         });
         self.session.held = Some(held);
         Some(Ending {
@@ -566,7 +564,7 @@ impl RunningCell<'_> {
     fn on_memory(&mut self, bytes: Option<u64>) -> Option<Ending> {
         let bytes = bytes?;
         self.usage.peak_memory_bytes = self.usage.peak_memory_bytes.max(bytes);
-        limits::too_much_memory(&self.session, self.context, bytes)
+        limits::too_much_memory(self.kind, &self.session, self.context, bytes)
     }
 
     fn interrupt(&mut self) {

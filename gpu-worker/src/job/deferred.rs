@@ -7,9 +7,10 @@
 //! **Invariant:** an entry is removed only when its job is closed, or when its bytes are known to be lost.
 
 use super::deferred_state::DeferredState;
-use crate::session::{Keeper, TableState};
+use crate::session::{Keeper, Session, TableState};
 use baton_protocol::shim::Snapshot;
 use futures_util::future::select_all;
+use tokio::time::Instant;
 
 #[derive(Default)]
 pub(crate) struct Deferred(Vec<DeferredState>);
@@ -40,6 +41,24 @@ impl Deferred {
     /// Whether the session must stay alive and run nothing, because some deferred state is only there.
     pub(crate) fn needs_session(&self) -> bool {
         self.0.iter().any(DeferredState::needs_session)
+    }
+
+    /// When a session that has not handed over its deferred state no longer counts as able to do so.
+    pub(crate) fn overdue_at(&self) -> Option<Instant> {
+        self.0.iter().filter_map(DeferredState::copied_by).min()
+    }
+
+    /// Returns whether the session has had its time to hand over deferred state. Time in which it waits for the GPU does
+    /// not count, because it may have to copy tensors from there.
+    pub(crate) async fn is_overdue(&mut self, session: Option<&Session>) -> bool {
+        let waits = match session {
+            Some(session) => session.waits_for_gpu().await,
+            None => false,
+        };
+        if waits {
+            self.0.iter_mut().for_each(DeferredState::postpone);
+        }
+        !waits
     }
 
     /// The session has run another cell, or has ended.

@@ -19,11 +19,11 @@ use crate::{
     transfer::{Access, Transport, send_back},
 };
 use baton_chunks::{Ledger, Severity};
-use baton_protocol::{JobEvent, RemoteError, State, StateVersion, shim::Snapshot};
+use baton_protocol::{JobEvent, JobKind, RemoteError, State, StateVersion, shim::Snapshot};
 use baton_transport::{Backoff, Changes, TransferError};
 use futures_util::future::BoxFuture;
 use std::{pin::pin, sync::Arc, time::Duration};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 /// A cell that is queued behind this one starts within this time, and may change what would otherwise be sent over
@@ -33,6 +33,7 @@ const BEFORE_CHUNKS: Duration = Duration::from_millis(100);
 const BEFORE_MEMORY: Duration = Duration::from_millis(10);
 
 pub(crate) struct DeferredState {
+    kind: JobKind,
     last_event: PromisedEvent,
     /// The notebook asks for this.
     wanted: Arc<Notify>,
@@ -45,6 +46,7 @@ pub(crate) struct DeferredState {
     version: StateVersion,
     ledger: Ledger,
     stage: Stage,
+    copied_within: Duration,
     /// A later cell has ended, whose changes include this. Reset when the notebook asks for this nevertheless.
     overtaken: bool,
     backoff: Backoff,
@@ -52,14 +54,15 @@ pub(crate) struct DeferredState {
 
 /// What a job needs to report what becomes of its deferred state.
 pub(crate) struct DeferredChannels {
+    pub(crate) kind: JobKind,
     pub(crate) events: EventSink,
     pub(crate) revoked: CancellationToken,
     pub(crate) wanted: Arc<Notify>,
 }
 
 enum Stage {
-    /// The session copies it to where it can be read.
-    Copying,
+    /// The session copies it to where it can be read, and must be done at this time.
+    Copying(Instant),
     Ready(Snapshot),
     Sending(
         Snapshot,
@@ -70,18 +73,20 @@ enum Stage {
 }
 
 impl DeferredState {
-    /// The job has ended, and its end announced that this follows.
+    /// The job has ended, and its end announced that this follows. The session copies it within this time.
     pub(crate) fn new(
         channels: DeferredChannels,
         (access, transport): (Access, Transport),
         kernel: i32,
         held: &TableState,
+        copied_within: Duration,
     ) -> Self {
         Self {
+            kind: channels.kind,
             last_event: PromisedEvent::new(
                 channels.events,
                 channels.revoked,
-                lost(messages::deferred_lost()),
+                lost(messages::deferred_lost(channels.kind)),
             ),
             wanted: channels.wanted,
             access,
@@ -90,7 +95,8 @@ impl DeferredState {
             keeper: None,
             version: held.version,
             ledger: held.ledger.clone(),
-            stage: Stage::Copying,
+            stage: Stage::Copying(Instant::now() + copied_within),
+            copied_within,
             overtaken: false,
             backoff: Backoff::default(),
         }
@@ -98,14 +104,29 @@ impl DeferredState {
 
     /// It can be read from now on.
     pub(super) fn on_ready(&mut self, snapshot: Snapshot, keeper: Option<Keeper>) {
-        if matches!(self.stage, Stage::Copying) {
+        if self.is_copying() {
             self.keeper = keeper;
             self.stage = Stage::Ready(snapshot);
         }
     }
 
     pub(super) fn is_copying(&self) -> bool {
-        matches!(self.stage, Stage::Copying)
+        self.copied_by().is_some()
+    }
+
+    /// When the session must have copied it, if it has not done so yet.
+    pub(super) fn copied_by(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Copying(by) => Some(by),
+            _ => None,
+        }
+    }
+
+    /// The session could not copy it until now.
+    pub(super) fn postpone(&mut self) {
+        if let Stage::Copying(by) = &mut self.stage {
+            *by = Instant::now() + self.copied_within;
+        }
     }
 
     /// Another cell begins. It may make it unnecessary to send this.
@@ -128,7 +149,7 @@ impl DeferredState {
     /// Whether it exists only in the session's memory, so that no other cell may run there.
     pub(super) fn needs_session(&self) -> bool {
         match self.stage {
-            Stage::Copying => true,
+            Stage::Copying(_) => true,
             Stage::Ready(_) | Stage::Sending(..) => self.keeper.is_none(),
             Stage::Sent(_) | Stage::Over => false,
         }
@@ -138,7 +159,8 @@ impl DeferredState {
     pub(super) fn lose_session(&mut self) {
         if self.keeper.is_none() {
             self.stage = Stage::Over;
-            self.last_event.send(lost(messages::deferred_lost()));
+            let error = messages::deferred_lost(self.kind);
+            self.last_event.send(lost(error));
         }
     }
 
@@ -197,8 +219,8 @@ impl DeferredState {
                 Err(error) if error.severity() == Severity::Lasting => {
                     tracing::warn!(%error, "Deferred state is lost");
                     self.stage = Stage::Over;
-                    self.last_event
-                        .send(lost(messages::deferred_unreadable(&error)));
+                    let error = messages::deferred_unreadable(self.kind, &error);
+                    self.last_event.send(lost(error));
                     return None;
                 }
                 Err(error) => {

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     context::Context,
+    deadline::at,
     gpu::Cell,
     messages,
     mirror::{self, Files, MirrorError, SessionMirror},
@@ -18,7 +19,7 @@ use crate::{
     transfer::{Source, Transport, open, receive},
 };
 use baton_chunks::Ledger;
-use baton_protocol::{Answer, JobEvent, Outcome, RemoteError, State, StateVersion};
+use baton_protocol::{Answer, JobEvent, JobKind, Outcome, RemoteError, State, StateVersion};
 use baton_transport::Received;
 use std::{
     error::Error,
@@ -44,14 +45,15 @@ pub(crate) async fn prepare<'context>(
     deferred: &mut Deferred,
     job: &mut Job,
 ) -> Result<Ready<'context>, Ending> {
+    let kind = job.submission.cell.kind;
     let slot = context
         .permits
         .acquire()
         .await
-        .map_err(|_| shutting_down())?;
+        .map_err(|_| shutting_down(kind))?;
     let mut state = job.submission.state.clone();
     let python = python(context, job).map_err(Ending::not_started)?;
-    let reasons = reasons_against(session.as_ref(), &python, job.environment.as_deref());
+    let reasons = reasons_against(kind, session.as_ref(), &python, job.environment.as_deref());
     let is_usable = reasons.is_empty();
     job.warnings.extend(reasons);
     loop {
@@ -72,8 +74,8 @@ pub(crate) async fn prepare<'context>(
         };
         let (mut ready, state) = match plan {
             Plan::Continue => {
-                memory_is_kept(session, deferred).await?;
-                continue_in_session(context, session, base, source).await?
+                memory_is_kept(kind, session, deferred).await?;
+                continue_in_session(context, kind, session, base, source).await?
             }
             Plan::StartFresh | Plan::AskForState => {
                 drop(session.take());
@@ -102,42 +104,51 @@ fn python(context: &Context, job: &Job) -> Result<PathBuf, RemoteError> {
     let python = context.python(environment, &job.submission.cell);
     python.map_err(|why| {
         let environment = environment.unwrap_or_default();
-        messages::environment_not_ready(environment, &why)
+        messages::environment_not_ready(job.submission.cell.kind, environment, &why)
     })
 }
 
 /// Why the job cannot run in this session, as warnings.
 fn reasons_against(
+    kind: JobKind,
     session: Option<&Session>,
     python: &Path,
     environment: Option<&str>,
 ) -> Vec<String> {
-    let lost_mirror = has_lost_mirror(session).then(messages::mirror_lost_before);
+    let lost_mirror = has_lost_mirror(session).then(|| messages::mirror_lost_before(kind));
     let is_of_another = session.is_some_and(|session| session.python() != python);
-    let another = is_of_another.then(|| messages::another_environment(environment));
+    let another = is_of_another.then(|| messages::another_environment(kind, environment));
     lost_mirror.into_iter().chain(another).collect()
 }
 
 async fn ask_for_state(job: &Job, plan: Plan) -> Result<State, Ending> {
+    let kind = job.submission.cell.kind;
     let answered = job.questions.ask(|question| match plan {
         Plan::AskForState => JobEvent::StateWanted { question },
         Plan::Continue | Plan::StartFresh => JobEvent::BytesWanted { question },
     });
     match answered.await {
-        Ok(Answer::State(state)) => Ok(state),
-        Ok(_) => Err(state_lost(&UnexpectedAnswer)),
+        Ok(Answer::State(state)) if is_what_was_asked(&state, plan) => Ok(state),
+        Ok(_) => Err(state_lost(kind, &UnexpectedAnswer)),
         // The agent is ending.
-        Err(_) => Err(shutting_down()),
+        Err(_) => Err(shutting_down(kind)),
     }
+}
+
+/// Another state would only lead to the same question again.
+fn is_what_was_asked(state: &State, plan: Plan) -> bool {
+    let can_be_opened = plan == Plan::AskForState || matches!(state, State::Chunks(_));
+    state.base().messages == 0 && can_be_opened
 }
 
 async fn continue_in_session(
     context: &Context,
+    kind: JobKind,
     kept: &mut Option<Session>,
     base: StateVersion,
     source: Source,
 ) -> Result<(Session, Received), Ending> {
-    let session = kept.as_mut().ok_or_else(shutting_down)?;
+    let session = kept.as_mut().ok_or_else(|| shutting_down(kind))?;
     if let Some(gpu) = session.gpu() {
         // Discards what it has used since its last cell, because that belongs to no cell.
         gpu.usage().await;
@@ -147,14 +158,18 @@ async fn continue_in_session(
     let held = session.take_held(base).map(|held| held.ledger);
     let state = receive(&context.access, source, held.unwrap_or_default())
         .await
-        .map_err(|error| state_lost(&error))?;
-    let session = kept.take().ok_or_else(shutting_down)?;
+        .map_err(|error| state_lost(kind, &error))?;
+    let session = kept.take().ok_or_else(|| shutting_down(kind))?;
     Ok((session, state))
 }
 
 /// Waits until the deferred state of earlier cells exists outside the session, because the next cell may overwrite
 /// it.
-async fn memory_is_kept(kept: &mut Option<Session>, deferred: &mut Deferred) -> Result<(), Ending> {
+async fn memory_is_kept(
+    kind: JobKind,
+    kept: &mut Option<Session>,
+    deferred: &mut Deferred,
+) -> Result<(), Ending> {
     while deferred.needs_session()
         && let Some(session) = kept
     {
@@ -164,11 +179,23 @@ async fn memory_is_kept(kept: &mut Option<Session>, deferred: &mut Deferred) -> 
                 AfterCell::Ended(death) => {
                     *kept = None;
                     deferred.lose_session();
-                    let error = messages::session_died(death.status, &death.last_lines, 0);
+                    let error = messages::session_died(kind, death.status, &death.last_lines, 0);
                     return Err(Ending::without_state(Outcome::WorkerLost, error));
                 }
                 AfterCell::Released => {}
             },
+            () = at(deferred.overdue_at()) => {
+                if !deferred.is_overdue(Some(session)).await {
+                    continue;
+                }
+                *kept = None;
+                deferred.lose_session();
+                let error = messages::session_failed(
+                    kind,
+                    "The Python process on the GPU machine did not hand over the results of an earlier cell",
+                );
+                return Err(Ending::without_state(Outcome::WorkerLost, error));
+            }
             sent = deferred.next() => {
                 if let Some(sent) = sent {
                     session.has_sent(sent);
@@ -185,10 +212,11 @@ async fn start_fresh(
     python: &Path,
     source: Source,
 ) -> Result<(Session, Received), Ending> {
+    let kind = job.submission.cell.kind;
     let session = start_session(context, job, python);
     let state = async {
         let assembled = receive(&context.access, source, Ledger::default()).await;
-        assembled.map_err(|error| state_lost(&error))
+        assembled.map_err(|error| state_lost(kind, &error))
     };
     let (session, state) = tokio::try_join!(session, state)?;
     let (cell, hello) = (&job.submission.cell, &session.hello);
@@ -200,7 +228,7 @@ async fn start_fresh(
             &*hello.python_version,
             &*hello.python,
         );
-        let error = messages::python_differs(ends, lockable);
+        let error = messages::python_differs(kind, ends, lockable);
         return Err(Ending::without_state(Outcome::Refused, error));
     }
     Ok((session, state))
@@ -213,11 +241,12 @@ async fn start_session(
     job: &mut Job,
     python: &Path,
 ) -> Result<Session, Ending> {
+    let kind = job.submission.cell.kind;
     let mut is_second = false;
     loop {
         let files = files_for(context, job)
             .await
-            .map_err(|error| files_lost(&error))?;
+            .map_err(|error| files_lost(kind, &error))?;
         let started = context
             .start_session(
                 &job.submission,
@@ -234,7 +263,7 @@ async fn start_session(
             }
             Err(error) => {
                 tracing::warn!(%error, "A session could not start");
-                let message = messages::not_started(error.explained());
+                let message = messages::not_started(kind, error.explained());
                 let tried = match &job.environment {
                     Some(_) => context.try_a_session_of(python).await.map(drop),
                     None => context.try_a_session().await,
@@ -275,21 +304,21 @@ async fn with_files(session: &mut Session, job: &mut Job) -> Result<(), Ending> 
     if let Some(mirror) = &mut session.mirror {
         let questions = job.questions.clone();
         let prepared = mirror.prepare(&job.submission.cell, questions).await;
-        prepared.map_err(|error| files_lost(&error))?;
+        prepared.map_err(|error| files_lost(job.submission.cell.kind, &error))?;
     }
     Ok(())
 }
 
-fn files_lost(error: &MirrorError) -> Ending {
+fn files_lost(kind: JobKind, error: &MirrorError) -> Ending {
     tracing::warn!(%error, "A notebook's files could not be mirrored");
-    Ending::without_state(Outcome::WorkerLost, messages::files_lost(error))
+    Ending::without_state(Outcome::WorkerLost, messages::files_lost(kind, error))
 }
 
-fn state_lost(error: &(dyn Error + 'static)) -> Ending {
+fn state_lost(kind: JobKind, error: &(dyn Error + 'static)) -> Ending {
     tracing::warn!(%error, "State could not be fetched");
-    Ending::without_state(Outcome::WorkerLost, messages::state_lost(error))
+    Ending::without_state(Outcome::WorkerLost, messages::state_lost(kind, error))
 }
 
-fn shutting_down() -> Ending {
-    Ending::without_state(Outcome::WorkerLost, messages::shutting_down())
+fn shutting_down(kind: JobKind) -> Ending {
+    Ending::without_state(Outcome::WorkerLost, messages::shutting_down(kind))
 }

@@ -16,14 +16,15 @@ use crate::{
 };
 use baton_chunks::Ledger;
 use baton_protocol::{
-    AboutState, ChunkHash, JobEvent, Manifest, RemoteError, SavedState, State, StateVersion,
-    TableId,
+    AboutState, Bound, ChunkHash, JobEvent, JobKind, Manifest, RemoteError, SavedState, State,
+    StateVersion, TableId,
     shim::{FromSession, ToSession},
 };
 use baton_transport::Changes;
 use tokio::sync::watch;
 
 pub(crate) struct Salvage {
+    kind: JobKind,
     answer: PromisedEvent,
     orphaned: watch::Receiver<bool>,
     /// The cell's message id.
@@ -39,10 +40,11 @@ impl Salvage {
         let cell = &job.submission.cell;
         let folder = cell.notebook_folder.as_ref();
         Self {
+            kind: cell.kind,
             answer: PromisedEvent::new(
                 job.events.clone(),
                 job.revoked.clone(),
-                salvaged(Err(messages::not_salvaged()), file_chunks.clone()),
+                salvaged(Err(messages::not_salvaged(cell.kind)), file_chunks.clone()),
             ),
             orphaned: job.orphaned.clone(),
             message_id: cell.message_id.clone(),
@@ -68,7 +70,7 @@ impl Salvage {
     /// Returns the session, unless the job was revoked meanwhile.
     pub(crate) async fn take(mut self, mut session: Session, access: Access) -> Option<Session> {
         let saved = tokio::select! {
-            saved = salvage(&mut session, &self.message_id, access) => saved,
+            saved = salvage(self.kind, &mut session, &self.message_id, access) => saved,
             () = self.answer.revoked() => return None,
         };
         let folder = self.folder;
@@ -76,7 +78,12 @@ impl Salvage {
             let about = AboutState { folder, ..about };
             Box::new(SavedState { about, manifest })
         });
-        self.answer.send(salvaged(state, self.file_chunks));
+        let mut answer = salvaged(state, self.file_chunks);
+        if !Bound::EVENT.allows(&answer) {
+            let error = messages::state_too_large(self.kind);
+            answer = salvaged(Err(error), Vec::new());
+        }
+        self.answer.send(answer);
         Some(session)
     }
 }
@@ -94,13 +101,14 @@ fn salvaged(state: Result<Box<SavedState>, RemoteError>, files: Vec<ChunkHash>) 
 }
 
 async fn salvage(
+    kind: JobKind,
     session: &mut Session,
     message_id: &str,
     access: Access,
 ) -> Result<(AboutState, Manifest), RemoteError> {
     if let Err(error) = session.wake().await {
         tracing::warn!("A session could not return to the GPU: {error}");
-        return Err(messages::not_salvaged());
+        return Err(messages::not_salvaged(kind));
     }
     // The variables may be in memory on the GPU.
     let report = |session: &Session, cell| {
@@ -124,12 +132,18 @@ async fn salvage(
             }) => break state.map(|state| (about, state)).ok_or(error),
             SessionEvent::Message(_) => {}
             SessionEvent::Ended(death) => {
-                return Err(messages::session_died(death.status, &death.last_lines, 0));
+                return Err(messages::session_died(
+                    kind,
+                    death.status,
+                    &death.last_lines,
+                    0,
+                ));
             }
         }
     };
     report(session, Cell::Ended);
-    let (about, snapshot) = answer.map_err(|error| error.unwrap_or_else(messages::not_salvaged))?;
+    let (about, snapshot) =
+        answer.map_err(|error| error.unwrap_or_else(|| messages::not_salvaged(kind)))?;
     let changes = Changes {
         kernel: session.kernel().as_raw(),
         base: StateVersion {
@@ -143,7 +157,7 @@ async fn salvage(
     session.answer(ToSession::Released { message_id }).await;
     match sent {
         Ok((State::Chunks(manifest), _)) => Ok((*about, manifest)),
-        Ok((State::Memory(_), _)) => Err(messages::not_salvaged()),
-        Err(error) => Err(messages::state_lost(&error)),
+        Ok((State::Memory(_), _)) => Err(messages::not_salvaged(kind)),
+        Err(error) => Err(messages::state_lost(kind, &error)),
     }
 }

@@ -1,12 +1,13 @@
 //! Collects a cell's changes to files from its session's mirror, and sends them to where the proxy can fetch them.
 //!
-//! **Invariant:** a file that is too large is not sent, and a note for the student names it.
+//! **Invariant:** a file that is too large is not sent, and a note for the student names it. Then no file is removed at
+//! home: the one that is not sent may have been made from it.
 
 use super::{MirrorError, SessionMirror, lock};
 use crate::{messages, processes::mapped_for_writing, transfer::Access};
 use baton_mirror::{Difference, FilesError, Mirror, Scan, read_file, send_payload};
 use baton_protocol::{
-    ChunkHash, Piece,
+    ChunkHash, JobKind, Piece,
     files::{Change, Content, Payload, RelativePath},
 };
 use nix::unistd::Pid;
@@ -36,20 +37,22 @@ pub(crate) struct Collected {
 pub(crate) fn collect(
     mirror: &mut SessionMirror,
     kernel: Pid,
+    kind: JobKind,
 ) -> impl Future<Output = Result<Collected, MirrorError>> + Send + 'static {
     let limit_bytes = mirror.config.files_limit_bytes;
     let mut notes = std::mem::take(&mut mirror.notes);
     let too_large = std::mem::take(&mut mirror.too_large);
     let not_opened = too_large
         .iter()
-        .map(|(path, bytes)| messages::file_not_opened(path, *bytes, limit_bytes));
+        .map(|(path, bytes)| messages::file_not_opened(kind, path, *bytes, limit_bytes));
     notes.extend(messages::few(not_opened));
     let not_fetched = std::mem::take(&mut mirror.not_fetched);
     let not_fetched = not_fetched
         .iter()
-        .map(|(path, reason)| messages::file_not_fetched(path, reason));
+        .map(|(path, reason)| messages::file_not_fetched(kind, path, reason));
     notes.extend(messages::few(not_fetched));
     let collecting = Collecting {
+        kind,
         limit_bytes,
         access: mirror.access.clone(),
         mirror: mirror.mirror.clone(),
@@ -59,6 +62,7 @@ pub(crate) fn collect(
 }
 
 struct Collecting {
+    kind: JobKind,
     limit_bytes: u64,
     access: Access,
     mirror: Arc<Mutex<Mirror>>,
@@ -67,23 +71,32 @@ struct Collecting {
 
 impl Collecting {
     async fn run(mut self, kernel: Pid) -> Result<Collected, MirrorError> {
-        let mirror = self.mirror.clone();
+        let (kind, mirror) = (self.kind, self.mirror.clone());
         let look = move || {
             let mapped = mapped_for_writing(kernel);
             Ok::<_, FilesError>((mapped, lock(&mirror).scan(MOST_ENTRIES)?))
         };
         let (mapped, scan) = spawn_blocking(look).await??;
         let scan = Arc::new(scan);
-        self.notes.extend(messages::files_missing(&scan.missing));
+        self.notes
+            .extend(messages::files_missing(kind, &scan.missing));
         if scan.cut {
-            self.notes.push(messages::mirror_cut(MOST_ENTRIES));
+            self.notes.push(messages::mirror_cut(kind, MOST_ENTRIES));
         }
-        let (fitting, left) = fitting(&scan.differences, self.limit_bytes);
+        let Fitting {
+            differences: fitting,
+            left,
+            not_removed,
+        } = fitting(&scan.differences, self.limit_bytes);
         let limit_bytes = self.limit_bytes;
         let notes = left.iter().map(|(path, bytes)| match bytes {
-            Some(bytes) => messages::file_too_large(path, *bytes, limit_bytes),
-            None => messages::second_name(path),
+            Some(bytes) => messages::file_too_large(kind, path, *bytes, limit_bytes),
+            None => messages::second_name(kind, path),
         });
+        self.notes.extend(messages::few(notes));
+        let notes = not_removed
+            .iter()
+            .map(|path| messages::not_removed(kind, path));
         self.notes.extend(messages::few(notes));
         let Sent {
             changes,
@@ -178,8 +191,16 @@ struct Sent {
 /// A file that is not sent, and its size in bytes; `None` for a second name of a placeholder.
 type Left = (RelativePath, Option<u64>);
 
-/// The differences that are sent, and the files that are not. Small files come first.
-fn fitting(differences: &[Difference], limit_bytes: u64) -> (Vec<Difference>, Vec<Left>) {
+/// What is sent, and what stays here.
+struct Fitting {
+    differences: Vec<Difference>,
+    left: Vec<Left>,
+    /// What the cell removed, if a file stays here. These remain differences.
+    not_removed: Vec<RelativePath>,
+}
+
+/// Small files come first.
+fn fitting(differences: &[Difference], limit_bytes: u64) -> Fitting {
     let mut fitting = Vec::new();
     let mut files = Vec::new();
     for difference in differences {
@@ -209,5 +230,18 @@ fn fitting(differences: &[Difference], limit_bytes: u64) -> (Vec<Difference>, Ve
             false => left.push((path, Some(bytes))),
         }
     }
-    (fitting, left)
+    let is_held_back = |difference: &mut Difference| {
+        !left.is_empty()
+            && matches!(
+                difference,
+                Difference::Change(Change::Removed { .. } | Change::FolderRemoved { .. })
+            )
+    };
+    let not_removed = fitting.extract_if(.., is_held_back);
+    let not_removed = not_removed.map(|held| held.path().clone()).collect();
+    Fitting {
+        differences: fitting,
+        left,
+        not_removed,
+    }
 }

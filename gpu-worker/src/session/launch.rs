@@ -10,7 +10,7 @@ use super::{
     SessionLog, StartError,
     life::Life,
     starting::Starting,
-    zygote::{ForkRequest, Parked, Spare, Zygote, bytes, variables},
+    zygote::{ForkRequest, Parked, Spare, SpareEnclosure, Zygote, bytes, variables},
 };
 use crate::{
     calls::Watching,
@@ -212,24 +212,22 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
         },
         files: vec![output_peer, errors_peer, launch.connection, report_peer],
     };
-    let spare = zygote
+    let Spare { enclosure, parked } = zygote
         .spare(launch.sandbox)
         .await
         .map_err(StartError::Spare)?;
-    let Spare {
-        prepared,
-        group,
-        parked,
-    } = spare;
     // Bubblewrap lives as long as the session. The parked process ends when a child of it has entered the sandbox.
-    let process = prepared.as_ref().and_then(PreparedSandbox::process);
+    let process = match &enclosure {
+        SpareEnclosure::Bubblewrap(prepared) => prepared.process(),
+        SpareEnclosure::Landlock(_) | SpareEnclosure::None => None,
+    };
     let starting = Starting::new(process.unwrap_or(parked.process()), launch.mark);
-    let life = match (launch.confinement, prepared) {
-        (Some(Confinement::Bubblewrap(sandbox, inside)), Some(prepared)) => {
-            let (holder, occupied) = fork.enter(sandbox, &inside, prepared).await?;
+    let life = match (launch.confinement, enclosure) {
+        (Some(Confinement::Bubblewrap(sandbox, inside)), SpareEnclosure::Bubblewrap(prepared)) => {
+            let (holder, occupied) = fork.enter(sandbox, &inside, *prepared).await?;
             Life::entered(occupied, holder, report)
         }
-        (Some(Confinement::Landlock(_, confined)), _) => {
+        (Some(Confinement::Landlock(_, confined)), SpareEnclosure::Landlock(group)) => {
             fork.impose(launch.imposed);
             Life::confined(None, report, group, confined.scratch)
         }

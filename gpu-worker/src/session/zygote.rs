@@ -6,6 +6,7 @@
 //! **Invariant:** a zygote is used only after a probe in one of its forks has reached nothing outside the sandbox.
 
 mod libraries;
+mod parked;
 mod process;
 mod spare;
 mod trial;
@@ -24,9 +25,9 @@ use std::{
 };
 use tokio::{sync::watch, task::JoinSet};
 
-pub(super) use self::process::{ForkRequest, Parked, bytes, variables};
+pub(super) use self::parked::{ForkRequest, Parked, bytes, variables};
 pub(crate) use self::process::{Zygote, ZygoteError};
-pub(crate) use self::spare::Spare;
+pub(crate) use self::spare::{Spare, SpareEnclosure};
 
 /// How many Pythons have zygotes, besides those of environments. Each zygote takes memory, and notebooks may have many
 /// Pythons.

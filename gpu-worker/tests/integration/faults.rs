@@ -4,7 +4,7 @@ use crate::harness::{
     Notebook, Worker, eventually, fake_python, is_running, manifest, short_folder, stream_text,
 };
 use baton_protocol::{
-    Answer, CHUNK_BYTES, JobEvent, JobId, Outcome, Piece,
+    Answer, CHUNK_BYTES, JobEvent, JobId, Outcome, Piece, Submission,
     worker::{FromWorker, ToWorker},
 };
 use bytes::Bytes;
@@ -131,6 +131,39 @@ async fn a_session_that_applies_its_state_for_too_long_is_stopped() {
     let ran = worker.run(submission).await;
     assert_eq!((ran.outcome, &ran.state), (Outcome::TimedOut, &None));
     assert!(ran.usage.run_ms >= TIME_LIMIT_MS, "{:?}", ran.usage);
+}
+
+/// A state that builds on messages that no session has, so the worker asks for a complete one.
+fn incomplete(submission: &mut Submission) {
+    manifest(submission).base.messages = 4;
+}
+
+#[tokio::test]
+async fn a_notebook_that_does_not_answer_gives_up_its_slot() {
+    let mut worker = Worker::start_with(|config| {
+        config.slots = Some(1);
+        config.answer_patience = Duration::from_millis(300);
+    })
+    .await;
+    let mut submission = Notebook::new().cell("");
+    incomplete(&mut submission);
+    let ran = worker.run(submission).await;
+    assert_eq!((ran.outcome, &ran.state), (Outcome::Refused, &None));
+    let text = ran.error_text();
+    assert!(text.contains("received nothing for 300 ms"), "{text}");
+    worker.run(Notebook::new().cell("")).await.ok();
+}
+
+#[tokio::test]
+async fn a_notebook_that_answers_with_another_state_is_not_asked_for_ever() {
+    let mut worker = Worker::start().await;
+    let mut submission = Notebook::new().cell("");
+    incomplete(&mut submission);
+    let (job, state) = (submission.job, submission.state.clone());
+    worker.assign(submission).await;
+    worker.answer_next(job, Answer::State(state)).await;
+    let ran = worker.until_finished(job).await;
+    assert_eq!(ran.outcome, Outcome::WorkerLost);
 }
 
 #[tokio::test]

@@ -212,6 +212,24 @@ async fn a_named_file_above_the_limit_is_not_fetched() {
 }
 
 #[tokio::test]
+async fn nothing_is_removed_at_home_while_a_file_is_too_large_to_go_there() {
+    let mut home = Home::start_with(|config| config.files_limit_bytes = 9).await;
+    let code = "import os\n\
+                with open('b.npy', 'w') as file: file.write('x' * 10)\n\
+                os.remove('a' + '.csv')";
+    let job = home.begin(code, &["a.csv"]).await;
+    let ran = home.real.worker.until_finished(job).await.ok();
+    assert_eq!(ran.files, None);
+    let notes = ran.text("stderr");
+    for note in [
+        "'b.npy' (10 bytes) stays on the GPU machine",
+        "'a.csv' was deleted by the cell, but it remains here",
+    ] {
+        assert!(notes.contains(note), "{notes}");
+    }
+}
+
+#[tokio::test]
 async fn a_file_that_cannot_be_had_fails_as_it_would_at_home() {
     let mut home = Home::start().await;
     let code = "for name in 'abc':\n    \

@@ -2,7 +2,7 @@
 
 use crate::harness::{Notebook, Ran, Worker, within};
 use baton_protocol::{
-    JobEvent, JobId, Outcome, Submission,
+    Answer, Bound, JobEvent, JobId, Outcome, Submission,
     worker::{FromWorker, ToWorker},
 };
 
@@ -191,4 +191,66 @@ async fn a_session_that_sends_too_large_a_message_is_ended() {
     assert_eq!((ran.outcome, &ran.state), (Outcome::WorkerLost, &None));
     let text = ran.error_text();
     assert!(text.contains("sent a message of 200 MiB"), "{text}");
+}
+
+/// A cell of another notebook runs. `Line::receive` fails if the connection was replaced.
+async fn check_others_go_on(worker: &mut Worker) {
+    worker.run(Notebook::new().cell("other = 1")).await.ok();
+}
+
+#[tokio::test]
+async fn a_very_long_error_is_cut() {
+    let mut worker = Worker::start().await;
+    let code = "raise ValueError('begin' + 'x' * 40_000_000 + 'end')";
+    let ran = worker.run(Notebook::new().cell(code)).await;
+    assert_eq!(ran.outcome, Outcome::Error);
+    assert!(ran.state.is_some(), "its changes are kept");
+    let text = ran.error_text();
+    assert!(text.starts_with("beginx") && text.ends_with("xend"));
+    assert!(text.contains("[Baton left out 37.1 MiB here]"));
+    check_others_go_on(&mut worker).await;
+}
+
+#[tokio::test]
+async fn a_very_long_question_is_cut() {
+    let mut worker = Worker::start().await;
+    let submission = Notebook::new().cell("answer = input('x' * 70_000_000)");
+    let job = submission.job;
+    worker.assign(submission).await;
+    let answer = Answer::Input(Some("here".to_owned()));
+    let events = worker.answer_next(job, answer).await;
+    let Some(JobEvent::InputWanted { prompt, .. }) = events.last() else {
+        panic!("the last event is no question");
+    };
+    assert!(prompt.len() < 2 << 20, "{}", prompt.len());
+    let ran = worker.until_finished(job).await.ok();
+    assert_eq!(ran.value("answer"), "here");
+}
+
+/// A state with `segments` new segments of eight bytes.
+async fn leaves(worker: &mut Worker, segments: usize) -> Ran {
+    let code = format!(
+        "import ctypes
+kernel = get_ipython().kernel
+memory = (ctypes.c_char * 8)()
+claim = kernel.snapshot()
+claim['segments'] = [
+    {{'number': number, 'address': ctypes.addressof(memory), 'bytes': 8, 'fresh': True, 'digests': None}}
+    for number in range({segments})
+]
+kernel.snapshot = lambda: claim
+"
+    );
+    worker.run(Notebook::new().cell(&code)).await
+}
+
+#[tokio::test]
+async fn a_state_is_returned_only_if_the_broker_accepts_its_list_of_objects() {
+    let mut worker = Worker::start().await;
+    let ran = leaves(&mut worker, 120_000).await.ok();
+    assert!(Bound::MESSAGE.allows(ran.state.as_ref().unwrap()));
+    let ran = leaves(&mut worker, 140_000).await;
+    assert_eq!((ran.outcome, &ran.state), (Outcome::WorkerLost, &None));
+    assert_eq!(ran.error.as_ref().unwrap().name, "StateTooLarge");
+    check_others_go_on(&mut worker).await;
 }

@@ -111,6 +111,7 @@ pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
         session_idle: Duration::from_secs(600),
         session_memory_bytes: None,
         session_disk_bytes: None,
+        answer_patience: DEADLINE,
         cancel_grace: DEADLINE,
         stop_grace: None,
         files: FilesChoice::Auto,

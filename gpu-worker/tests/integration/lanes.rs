@@ -1,7 +1,7 @@
 //! State that does not pass through the broker, and what happens when that is impossible.
 
 use crate::harness::{Notebook, Worker};
-use baton_chunks::{Bundle, Ledger, pack};
+use baton_chunks::{Bundle, Ledger, memory::Room, pack};
 use baton_protocol::{
     Answer, Finished, HeldState, JobEvent, Outcome, State, StateVersion, Submission,
     shim::{SegmentView, Snapshot},
@@ -48,7 +48,7 @@ impl Proxy {
             dropped_segments: vec![],
         };
         let pid = i32::try_from(std::process::id()).unwrap();
-        let bundle = pack(pid, &snapshot, &self.ledger, &|| false).unwrap();
+        let bundle = pack(pid, &snapshot, &self.ledger, Room::UNLIMITED, &|| false).unwrap();
         self.ledger = bundle.enter(std::mem::take(&mut self.ledger)).unwrap();
         let bytes = bundle.file_bytes();
         let held = self.holder.hold(bundle);

@@ -17,7 +17,7 @@ const SNAPSHOT: &str = r#"
 import sys
 from baton_shim.state import Table
 table = Table({"a": 20})
-extra = {"names": ["a"], "stores": [], "sources": {}, "around": {}, "figures": None, "handlers": None, "drop": [], "returns": True, "notebook": "", "dynamic": False, "last_error": None, "hooks": None, "patched": "", "deleted": []}
+extra = {"names": ["a"], "stores": [], "sources": {}, "around": {}, "figures": None, "handlers": None, "drop": [], "returns": True, "notebook": "", "dynamic": False, "last_error": None, "hooks": None, "patched": "", "deleted": [], "results": 0}
 snapshot = table.snapshot(["a"], extra=extra)
 assert snapshot.messages == 0 and not snapshot.segments
 sys.stdout.buffer.write(bytes(snapshot.stream))

@@ -1,6 +1,6 @@
 //! How sessions start and end.
 
-use crate::harness::{Notebook, Worker, eventually, is_running};
+use crate::harness::{Notebook, Ran, Worker, eventually, is_running};
 use baton_gpu_worker::{EnvironmentConfig, EnvironmentSource, Stop};
 use baton_protocol::{
     Answer, Environment, JobEvent, JobId, Outcome,
@@ -285,6 +285,45 @@ async fn a_person_keeps_only_the_sessions_that_were_used_last() {
     eventually(|| !is_running(pids[1])).await;
     pids.remove(1);
     assert!(pids.iter().all(|pid| is_running(*pid)));
+}
+
+#[tokio::test]
+async fn even_sessions_that_keep_objects_are_limited() {
+    const MOST: usize = 16;
+    let mut worker = Worker::start_with(|config| config.slots = Some(2)).await;
+    let mut pids = Vec::new();
+    for _ in 0..=MOST {
+        assert!(pids.iter().all(|pid| is_running(*pid)));
+        let ran = worker
+            .run(Notebook::new().cell(&format!("{PID}\nkeeps = True")))
+            .await
+            .ok();
+        pids.push(number(&ran.value("pid")));
+    }
+    eventually(|| !is_running(pids[0])).await;
+    assert!(pids[1..].iter().all(|pid| is_running(*pid)));
+}
+
+#[tokio::test]
+async fn a_session_that_never_hands_over_its_results_ends() {
+    let mut worker =
+        Worker::start_with(|config| config.answer_patience = Duration::from_millis(300)).await;
+    let submission = Notebook::new().cell(&format!("{PID}\ndeferred_bytes = 1"));
+    let job = submission.job;
+    worker.assign(submission).await;
+    let mut events = worker.events_until(job, is_deferred_state).await;
+    let Some(JobEvent::DeferredState { state, error }) = events.pop() else {
+        panic!("no deferred state in {events:?}");
+    };
+    let pid = number(&Ran::new(events).ok().value("pid"));
+    assert_eq!(state, None);
+    let error = error.unwrap().value;
+    assert!(error.contains("ended before all results"), "{error}");
+    eventually(|| !is_running(pid)).await;
+}
+
+fn is_deferred_state(event: &JobEvent) -> bool {
+    matches!(event, JobEvent::DeferredState { .. })
 }
 
 #[tokio::test]

@@ -54,6 +54,9 @@ pub(super) struct Limits {
     pub(super) queued_bytes: usize,
     /// When a client with such a queue is disconnected if it reads nothing.
     pub(super) stall_limit: Duration,
+    /// A client is disconnected if more waits for it, inserted messages included: those arrive also while the kernel is
+    /// not read.
+    pub(super) most_bytes: usize,
 }
 
 impl Default for Limits {
@@ -63,6 +66,7 @@ impl Default for Limits {
             patience: Duration::from_secs(1),
             queued_bytes: 24 << 20,
             stall_limit: Duration::from_secs(10),
+            most_bytes: 96 << 20,
         }
     }
 }
@@ -76,6 +80,8 @@ pub(super) enum ViewError {
     Wire(#[from] WireError),
     #[error("The client has read nothing for {seconds} s; {queued_bytes} bytes are queued for it")]
     Stalled { seconds: u64, queued_bytes: usize },
+    #[error("The client reads too slowly; {waiting_bytes} bytes wait for it")]
+    TooSlow { waiting_bytes: usize },
 }
 
 /// What the client-to-kernel direction shares with the other direction.
@@ -136,7 +142,7 @@ pub(super) async fn show(
             Some(injection) = injections.recv() => {
                 view.hold(injection);
                 view.release();
-                view.make_room();
+                view.make_room()?;
             }
             written = client.write_buf(&mut view.queue), if view.queue.has_remaining() => {
                 if written? == 0 {
@@ -154,7 +160,7 @@ pub(super) async fn show(
                 }
                 view.take_all(&mut injections);
                 view.pass_on(chunk.split().freeze())?;
-                view.make_room();
+                view.make_room()?;
                 if chunk.capacity() < LEAST_READ_BYTES {
                     chunk.reserve(BUFFER_BYTES);
                 }
@@ -326,13 +332,25 @@ impl<'a> View<'a> {
         self.room_bytes < self.limits.queued_bytes
     }
 
-    /// Compacts the queue where waiting for the client would do harm.
-    fn make_room(&mut self) {
+    /// Compacts the queue where waiting for the client would do harm. Fails if that is not enough.
+    fn make_room(&mut self) -> Result<(), ViewError> {
+        let is_too_much = self.waiting_bytes() > self.limits.most_bytes;
         let cannot_wait = self.queue.messages() > FEW_MESSAGES
             || self.queue.remaining() > self.limits.queued_bytes;
-        if self.is_full() && self.can_be_compacted() && cannot_wait {
+        if is_too_much || (self.is_full() && self.can_be_compacted() && cannot_wait) {
             self.compact();
         }
+        let waiting_bytes = self.waiting_bytes();
+        // Half of it, because compaction takes time and must be rare.
+        match is_too_much && waiting_bytes > self.limits.most_bytes / 2 {
+            true => Err(ViewError::TooSlow { waiting_bytes }),
+            false => Ok(()),
+        }
+    }
+
+    /// What waits for the client, or for the kernel's bytes that it must follow.
+    fn waiting_bytes(&self) -> usize {
+        self.queue.remaining() + self.held_bytes
     }
 
     fn compact(&mut self) {

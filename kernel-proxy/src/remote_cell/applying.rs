@@ -5,8 +5,14 @@
 //! **Invariant:** variables and files are as the cell left them, or both as before it.
 
 use super::{
-    RemoteCells, cell::RemoteCell, deferred::DeferredState, failure::Failure, file_changes,
-    session_state::SessionState, stop::Stop, waits::receive_state,
+    RemoteCells,
+    cell::RemoteCell,
+    deferred::DeferredState,
+    failure::Failure,
+    file_changes,
+    session_state::SessionState,
+    stop::Stop,
+    waits::{applied, receive_state},
 };
 use baton_protocol::{Finished, Outcome, RemoteError, shim::ToNotebook};
 use baton_transport::Received;
@@ -23,8 +29,8 @@ pub(super) async fn receive_and_apply(
     };
     if state.base() != session.version {
         return Err(match cell.kind.outlives_kernel() {
-            true => Stop::Detached(Box::new(Failure::detached(cell.job))),
-            false => Failure::out_of_step(cell.job).into(),
+            true => Stop::Detached(Box::new(Failure::detached(cell.named_job()))),
+            false => Failure::out_of_step(cell.named_job()).into(),
         });
     }
     let patience = cell.patience(cells.patience);
@@ -43,8 +49,8 @@ pub(super) async fn receive_and_apply(
     .await?;
     let (files, display, link) = (&mut cells.files, &mut cells.display, &mut cells.link);
     let changes = finished.files;
-    let applied = file_changes::apply(files, display, cell, link, changes, patience).await?;
-    let files = file_changes::or_wait(applied, display, cell).await?;
+    let changed = file_changes::apply(files, display, cell, link, changes, patience).await?;
+    let files = file_changes::or_wait(changed, display, cell).await?;
     let summary = cells.display.summary(cell, finished.usage).await?;
     let message = ToNotebook::Finished {
         call: cell.call,
@@ -56,9 +62,9 @@ pub(super) async fn receive_and_apply(
         summary,
     };
     cell.writer.send_with_file(&message, file.as_fd()).await?;
-    let applied = cell.applied().await;
+    let applied = applied(cell, &cells.display).await;
     if !matches!(applied, Ok(true)) {
-        file_changes::undo(files.committed()).await;
+        file_changes::undo(files.committed(), &mut cells.display, cell).await;
         applied?;
         return on_not_applied(cells, cell).await;
     }
@@ -74,7 +80,7 @@ fn end_without_state(cell: &RemoteCell<'_>, outcome: Outcome, error: Option<Remo
         (Outcome::Cancelled, None) => Stop::Cancelled,
         (Outcome::Cancelled, Some(_)) if cell.cancelled_here => Stop::Cancelled,
         (outcome, Some(error)) => Failure::new(outcome, error, cell.job).into(),
-        (_, None) => Failure::job_lost(cell.job, cell.started).into(),
+        (_, None) => Failure::job_lost(cell.named_job(), cell.started).into(),
     }
 }
 
@@ -94,7 +100,7 @@ async fn on_applied(
             None
         }
         _ => Some(DeferredState::new(
-            cell.job,
+            cell.named_job(),
             cell.call,
             session,
             cell.held.take(),

@@ -15,7 +15,7 @@ use super::{
     status_line::Waiting,
     stop::Stop,
     transfer,
-    waits::connect,
+    waits::{applied, connect, on_other, unless_stopped},
 };
 use baton_chunks::Ledger;
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
@@ -92,9 +92,9 @@ async fn steps(cells: &mut RemoteCells, cell: &mut RemoteCell<'_>) -> Result<(),
         Some(file) => cell.writer.send_with_file(&attached, file.as_fd()).await?,
         None => cell.writer.send(&attached).await?,
     }
-    let applied = cell.applied().await;
+    let applied = applied(cell, &cells.display).await;
     if !matches!(applied, Ok(true)) {
-        file_changes::undo(files).await;
+        file_changes::undo(files, &mut cells.display, cell).await;
         applied?;
         cells.link.detach(cell.job).await;
         let call = cell.call;
@@ -120,14 +120,20 @@ async fn follow(cells: &mut RemoteCells, cell: &mut RemoteCell<'_>) -> Result<En
                     return Err(Failure::not_attachable(cell.job).into());
                 }
                 Step::Update(JobUpdate::Event(event)) => *event,
-                Step::Update(JobUpdate::Position(_) | JobUpdate::Cancelling) => continue,
+                // An attached job is sent nothing that could be too large.
+                Step::Update(
+                    JobUpdate::Position(_) | JobUpdate::Cancelling | JobUpdate::TooLarge { .. },
+                ) => continue,
                 Step::Status(status) => {
                     // A broker that is away for a while continues the job when it returns.
                     let _ = cell.connection(status)?;
                     continue;
                 }
             },
-            stop = cell.stopped() => return Err(stop),
+            message = cell.reader.receive() => {
+                on_other(cell, &cells.display, message?).await?;
+                continue;
+            }
             () = tokio::time::sleep(refresh) => {
                 cells.display.refresh_status_line(cell).await?;
                 continue;
@@ -175,10 +181,7 @@ async fn receive_left(
 ) -> Result<(OwnedFd, AboutState, Delta), Stop> {
     let broker = connect(cell, &mut cells.link, &cells.display, cells.patience).await?;
     let receiving = transfer::receive_chunks(manifest, Ledger::default(), &broker.chunks);
-    let received = tokio::select! {
-        received = receiving => received,
-        stop = cell.stopped() => return Err(stop),
-    };
+    let received = unless_stopped(cell, &cells.display, receiving).await?;
     let received = received.map_err(|error| Failure::not_attached(&error, cell.job))?;
     Ok((received.file, about, received.delta))
 }

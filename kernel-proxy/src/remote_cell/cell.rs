@@ -2,9 +2,8 @@
 
 use super::{
     deferred::Applied,
-    failure::Failure,
-    link::{BrokerAccess, Status},
-    notebook_files::NotebookFiles,
+    failure::{Failure, NamedJob},
+    link::Status,
     session_state::SessionState,
     status_line::StatusLine,
     stop::{Connection, Stop},
@@ -16,8 +15,7 @@ use baton_jupyter_wire::{
 };
 use baton_protocol::{
     CallId, Cell, ClientJob, GroupId, JobId, JobKind, Outcome, Output,
-    files::NotebookFolder,
-    shim::{Attach, FromNotebook, Ran, Run, Snapshot, ToNotebook},
+    shim::{Attach, FromNotebook, Ran, Run, ToNotebook},
 };
 use baton_transport::HeldMemory;
 use bytes::Bytes;
@@ -167,7 +165,7 @@ impl<'a> RemoteCell<'a> {
             captured: target.captured,
             call,
             began: Instant::now(),
-            status_line: StatusLine::new(format!("baton-{job}"), target.quiet),
+            status_line: StatusLine::new(format!("baton-{job}"), kind, target.quiet),
             is_stored: false,
             worker: None,
             session_before: None,
@@ -185,6 +183,13 @@ impl<'a> RemoteCell<'a> {
             earlier_applied: Vec::new(),
             reader,
             writer,
+        }
+    }
+
+    pub(super) fn named_job(&self) -> NamedJob {
+        NamedJob {
+            id: self.job,
+            kind: self.kind,
         }
     }
 
@@ -240,8 +245,11 @@ impl<'a> RemoteCell<'a> {
             Status::Unable { reason } if self.is_stored => Ok(Connection::Down {
                 reason: Some(reason),
             }),
-            Status::Unable { reason } => Err(Failure::unable(&reason, self.job).into()),
-            Status::Refused(obstacle) => Err(Failure::refused(&obstacle, self.job).into()),
+            Status::Refused(obstacle) if self.is_stored => Ok(Connection::Down {
+                reason: Some(obstacle.reason),
+            }),
+            Status::Unable { reason } => Err(Failure::unable(&reason, self.named_job()).into()),
+            Status::Refused(obstacle) => Err(Failure::refused(&obstacle, self.named_job()).into()),
         }
     }
 
@@ -262,71 +270,7 @@ impl<'a> RemoteCell<'a> {
         Ok(self.writer.send(&released).await?)
     }
 
-    /// Asks the shim for a complete state, which begins a new object table.
-    pub(super) async fn whole_state(&mut self) -> Result<Snapshot, Stop> {
-        let wanted = ToNotebook::StateWanted { call: self.call };
-        self.writer.send(&wanted).await?;
-        loop {
-            match self.reader.receive().await? {
-                Some(FromNotebook::State { call, state }) if call == self.call => {
-                    return Ok(state);
-                }
-                other => {
-                    if let Some(stop) = self.stop_of(other) {
-                        return Err(stop);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Describes the notebook's folder for the worker.
-    pub(super) async fn notebook_folder(
-        &mut self,
-        files: &mut NotebookFiles,
-        broker: &BrokerAccess,
-    ) -> Result<Option<Box<NotebookFolder>>, Stop> {
-        let folder = tokio::select! {
-            folder = files.for_cell(&broker.chunks) => folder,
-            stop = self.stopped() => return Err(stop),
-        };
-        folder.map_err(|error| Failure::files(&error, self.job).into())
-    }
-
-    /// Waits until the shim has applied the changes (true), or has kept everything as it was before the cell (false).
-    pub(super) async fn applied(&mut self) -> Result<bool, Stop> {
-        loop {
-            match self.reader.receive().await? {
-                Some(FromNotebook::Applied { call, error }) if call == self.call => {
-                    if let Some(error) = &error {
-                        tracing::warn!(job.id = %self.job, error, "A cell's change could not be applied");
-                    }
-                    return Ok(error.is_none());
-                }
-                // Too late for an interrupt: the shim is already applying the changes.
-                Some(FromNotebook::Cancel { .. }) => {}
-                other => {
-                    if let Some(stop) = self.stop_of(other) {
-                        return Err(stop);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Waits until the shim ends this cell. Cancel safe.
-    pub(super) async fn stopped(&mut self) -> Stop {
-        loop {
-            let message = match self.reader.receive().await {
-                Ok(message) => message,
-                Err(error) => return Stop::Shim(error),
-            };
-            if let Some(stop) = self.stop_of(message) {
-                return stop;
-            }
-        }
-    }
-
+    /// How the message ends the cell. Requests for earlier output and news of earlier cells are noted.
     pub(super) fn stop_of(&mut self, message: Option<FromNotebook>) -> Option<Stop> {
         match message {
             None => Some(Stop::KernelGone),

@@ -12,7 +12,7 @@
 //! **Invariant:** the shim gets deferred state only between cells, and always learns of a loss.
 
 use super::{
-    failure::Failure,
+    failure::{Failure, NamedJob, naming},
     link::{JobUpdate, Link},
     session_state::SessionState,
     transfer,
@@ -20,7 +20,7 @@ use super::{
 use baton_chunks::Severity;
 use baton_humanize::with_causes;
 use baton_jupyter_wire::shim::ShimWriter;
-use baton_protocol::{CallId, JobEvent, JobId, RemoteError, State, shim::ToNotebook};
+use baton_protocol::{CallId, JobEvent, JobKind, RemoteError, State, shim::ToNotebook};
 use baton_transport::{Backoff, HeldMemory, Received, frames::FrameError};
 use std::os::fd::AsFd;
 
@@ -32,7 +32,7 @@ pub(super) struct Deferred(Option<DeferredState>);
 pub(super) type Applied = (CallId, Option<String>);
 
 pub(super) struct DeferredState {
-    job: JobId,
+    job: NamedJob,
     call: CallId,
     /// What both notebook and session hold without the deferred state.
     session: SessionState,
@@ -70,7 +70,7 @@ impl Deferred {
         let Some(mut deferred) = self.0.take() else {
             return Ok(false);
         };
-        let (job, call) = (deferred.job, deferred.call);
+        let (job, call) = (deferred.job.id, deferred.call);
         match deferred.stage {
             Stage::Received(received) => {
                 let delta = received.delta.clone();
@@ -83,6 +83,7 @@ impl Deferred {
             Stage::Lost(error) => {
                 tracing::warn!(job.id = %job, error = %error.value, "Deferred state is lost");
                 link.applied(job).await;
+                let error = naming(job, error);
                 writer
                     .send(&ToNotebook::DeferredLost { call, error })
                     .await?;
@@ -106,7 +107,7 @@ impl Deferred {
             return;
         };
         if let Some(error) = &error {
-            tracing::warn!(job.id = %deferred.job, error, "Deferred state could not be applied");
+            tracing::warn!(job.id = %deferred.job.id, error, "Deferred state could not be applied");
         }
         let fits = |session: &SessionState| session.version == deferred.session.version;
         *session = match (session.take().filter(fits), deferred.stage) {
@@ -115,7 +116,7 @@ impl Deferred {
             }
             _ => None,
         };
-        link.applied(deferred.job).await;
+        link.applied(deferred.job.id).await;
     }
 
     /// Another cell begins. If the shim has not yet applied what was sent, it no longer will.
@@ -133,22 +134,22 @@ impl Deferred {
         if let Some(deferred) = &self.0
             && matches!(deferred.stage, Stage::Waiting)
         {
-            link.want_deferred(deferred.job).await;
+            link.want_deferred(deferred.job.id).await;
         }
     }
 
     /// A later cell returned its state, which includes everything that was deferred before.
     pub(super) async fn replace(&mut self, link: &mut Link, deferred: Option<DeferredState>) {
-        link.watch(deferred.as_ref().map(|deferred| deferred.job));
+        link.watch(deferred.as_ref().map(|deferred| deferred.job.id));
         if let Some(before) = std::mem::replace(&mut self.0, deferred) {
-            link.applied(before.job).await;
+            link.applied(before.job.id).await;
         }
     }
 }
 
 impl DeferredState {
     pub(super) fn new(
-        job: JobId,
+        job: NamedJob,
         call: CallId,
         session: SessionState,
         held: Option<HeldMemory>,
@@ -172,15 +173,18 @@ impl DeferredState {
                             state: Some(state), ..
                         } => Stage::Announced(state),
                         JobEvent::DeferredState { error, .. } => {
-                            Stage::Lost(error.unwrap_or_else(lost))
+                            Stage::Lost(error.unwrap_or_else(|| lost(self.job.kind)))
                         }
                         _ => continue,
                     },
                     JobUpdate::Lost => {
-                        let reason = "The GPU service lost the cell's run";
-                        Stage::Lost(Failure::deferred_lost(reason))
+                        let kind = self.job.kind;
+                        let reason = format!("The GPU service lost the {}'s run", kind.noun());
+                        Stage::Lost(Failure::deferred_lost(&reason, kind))
                     }
-                    JobUpdate::Position(_) | JobUpdate::Cancelling => continue,
+                    JobUpdate::Position(_) | JobUpdate::Cancelling | JobUpdate::TooLarge { .. } => {
+                        continue;
+                    }
                 },
                 Stage::Announced(state) => {
                     let broker = link.broker().await;
@@ -189,7 +193,7 @@ impl DeferredState {
                     match transfer::receive(state.clone(), ledger, held, &broker.chunks).await {
                         Ok(received) => Stage::Received(Box::new(received)),
                         Err(error) if error.severity() == Severity::Lasting => {
-                            Stage::Lost(Failure::deferred_lost(&with_causes(&error)))
+                            Stage::Lost(Failure::deferred_lost(&with_causes(&error), self.job.kind))
                         }
                         Err(error) => {
                             tracing::info!(
@@ -200,7 +204,7 @@ impl DeferredState {
                             if error.severity() == Severity::Passing {
                                 continue;
                             }
-                            link.want_deferred(self.job).await;
+                            link.want_deferred(self.job.id).await;
                             Stage::Waiting
                         }
                     }
@@ -212,6 +216,10 @@ impl DeferredState {
     }
 }
 
-fn lost() -> RemoteError {
-    Failure::deferred_lost("The GPU machine no longer has the cell's results")
+fn lost(kind: JobKind) -> RemoteError {
+    let noun = kind.noun();
+    Failure::deferred_lost(
+        &format!("The GPU machine no longer has the {noun}'s results"),
+        kind,
+    )
 }

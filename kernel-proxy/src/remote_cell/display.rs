@@ -9,7 +9,7 @@ use crate::{
     relay::{Relay, is_visible},
 };
 use baton_jupyter_wire::shim::ShimWriter;
-use baton_protocol::{CallId, JobKind, Output, Usage, shim::ToNotebook};
+use baton_protocol::{CallId, Output, Usage, shim::ToNotebook};
 use baton_transport::frames::FrameError;
 use jupyter_protocol::{ClearOutput, CommClose, CommId, StreamContent};
 
@@ -68,10 +68,6 @@ impl Display {
         cell: &mut RemoteCell<'_>,
         warning: &str,
     ) -> Result<(), Stop> {
-        let warning = match self.relay {
-            Some(_) => warning.to_owned(),
-            None => in_words_of_helper(warning, cell.kind),
-        };
         self.show_line(cell, &format!("warning: {warning}")).await
     }
 
@@ -174,7 +170,8 @@ impl Display {
         if self.relay.is_none() || !cell.status_line.is_shown() {
             return Ok(());
         }
-        let message = cell.status_line.show("The cell did not finish", cell.now());
+        let text = format!("The {} did not finish", cell.kind.noun());
+        let message = cell.status_line.show(&text, cell.now());
         self.put_status(cell, message).await
     }
 
@@ -215,51 +212,5 @@ impl Display {
                 relay.inject(&cell.parent, iopub::output(content));
             }
         }
-    }
-}
-
-/// Rewrites a warning for what a helper runs. A `gpu.map` may be that of a notebook or of a program.
-fn in_words_of_helper(warning: &str, kind: JobKind) -> String {
-    let (what, folder) = match kind {
-        JobKind::Map => ("call", "the current folder"),
-        JobKind::Call => ("call", "the program's folder"),
-        _ => ("block", "the program's folder"),
-    };
-    warning
-        .replace("%%gpu cell", what)
-        .replace("The cell", &format!("The {what}"))
-        .replace("the cell", &format!("the {what}"))
-        .replace("earlier cells", &format!("earlier {what}s"))
-        .replace("the notebook's folder", folder)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_warning_is_in_the_words_of_what_runs() {
-        let warning =
-            "Changes to files are not undone: the cell worked in the notebook's folder itself";
-        for (kind, said) in [
-            (
-                JobKind::Block,
-                "the block worked in the program's folder itself",
-            ),
-            (
-                JobKind::Call,
-                "the call worked in the program's folder itself",
-            ),
-            (JobKind::Map, "the call worked in the current folder itself"),
-        ] {
-            let shown = in_words_of_helper(warning, kind);
-            assert_eq!(shown, format!("Changes to files are not undone: {said}"));
-        }
-        let warning =
-            "The cell's file changes could not be applied here. The next %%gpu cell tries again";
-        assert_eq!(
-            in_words_of_helper(warning, JobKind::Block),
-            "The block's file changes could not be applied here. The next block tries again"
-        );
     }
 }

@@ -1,28 +1,51 @@
-//! Why a cell returned no result, in words for the student: what happened, whether the variables are safe,
-//! what to do next.
+//! Why a cell, or what else a job runs, returned no result, in words for its owner: what happened, whether the
+//! variables are safe, what to do next.
 
 use super::autostart::Obstacle;
 use baton_chunks::StateError;
-use baton_humanize::{SAFE, with_causes};
+use baton_humanize::{bytes, with_causes};
 use baton_mirror::FilesError;
-use baton_protocol::{JobId, Outcome, RemoteError};
+use baton_protocol::{
+    Bound, JobId, JobKind, Outcome, RemoteError,
+    wording::{self, check_and_run_again, run_again, with_ordinary_cells, with_safety},
+};
 use baton_transport::{LinkError, TransferError};
 use std::error::Error;
 
-/// For a cell that had started.
-const CHECK: &str = "check what the cell wrote or sent, then run it again";
-const AGAIN: &str = "run the cell again; if it fails again, run `baton doctor` in a terminal";
+/// What a message says of the job that it is about: its id is for staff, its kind for its owner.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NamedJob {
+    pub(super) id: JobId,
+    pub(super) kind: JobKind,
+}
 
 pub(super) fn no_answer(reason: Option<&str>) -> String {
     let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
     format!("The GPU service does not answer{reason}")
 }
 
-pub(super) fn cannot_use(obstacle: &Obstacle) -> String {
-    format!(
-        "This notebook cannot use the GPU service: {}",
-        obstacle.reason
-    )
+pub(super) fn cannot_use(obstacle: &Obstacle, kind: JobKind) -> String {
+    let what = match kind.is_program() {
+        true => "run",
+        false => "notebook",
+    };
+    let reason = &obstacle.reason;
+    format!("This {what} cannot use the GPU service: {reason}")
+}
+
+/// What its owner does about the obstacle. A run has no kernel that could be restarted.
+fn hint(obstacle: &Obstacle, kind: JobKind) -> String {
+    match kind.is_program() {
+        true => obstacle
+            .hint
+            .replace("restart the kernel", &run_again(kind)),
+        false => obstacle.hint.to_owned(),
+    }
+}
+
+fn again(kind: JobKind) -> String {
+    let again = run_again(kind);
+    format!("{again}; if it fails again, run `baton doctor` in a terminal")
 }
 
 /// The end of a call that returns no result.
@@ -32,137 +55,146 @@ pub(super) struct Failure {
     pub(super) error: RemoteError,
 }
 
+/// The error with the job's id, which lets staff find what happened.
+pub(super) fn naming(job: JobId, mut error: RemoteError) -> RemoteError {
+    let short = job.short();
+    error.hint = Some(match error.hint {
+        Some(hint) => format!("{hint} (job {short})"),
+        None => format!("if you ask your course staff about this, name job {short}"),
+    });
+    error
+}
+
 impl Failure {
-    /// The job lets staff find what happened.
-    pub(super) fn new(outcome: Outcome, mut error: RemoteError, job: JobId) -> Self {
-        let short = job.short();
-        error.hint = Some(match error.hint {
-            Some(hint) => format!("{hint} (job {short})"),
-            None => format!("if you ask your course staff about this, name job {short}"),
-        });
+    pub(super) fn new(outcome: Outcome, error: RemoteError, job: JobId) -> Self {
+        let error = naming(job, error);
         Self { outcome, error }
     }
 
-    fn service(value: String, hint: &str, job: JobId) -> Self {
+    fn service(value: String, hint: impl Into<String>, job: JobId) -> Self {
         let error = RemoteError::of_baton("GpuServiceError", value, hint);
         Self::new(Outcome::WorkerLost, error, job)
     }
 
-    pub(super) fn no_answer(reason: Option<&str>, job: JobId, started: bool) -> Self {
-        let what = no_answer(reason);
-        let (had_started, hint) = match started {
-            true => (
-                ". The cell had started, and its result will not be used",
-                CHECK,
-            ),
-            false => ("", AGAIN),
-        };
-        Self::service(
-            format!("{what}{had_started}. {SAFE}; ordinary cells work"),
-            hint,
-            job,
-        )
+    pub(super) fn no_answer(reason: Option<&str>, job: NamedJob, started: bool) -> Self {
+        let NamedJob { id, kind } = job;
+        let (mut what, mut hint) = (no_answer(reason), again(kind));
+        if started {
+            let noun = kind.noun();
+            what += &format!(". The {noun} had started, and its result will not be used");
+            hint = check_and_run_again(kind);
+        }
+        Self::service(with_ordinary_cells(&what, kind), hint, id)
     }
 
-    pub(super) fn refused(obstacle: &Obstacle, job: JobId) -> Self {
-        Self::service(
-            format!("{}. {SAFE}", cannot_use(obstacle)),
-            obstacle.hint,
-            job,
-        )
+    pub(super) fn refused(obstacle: &Obstacle, NamedJob { id, kind }: NamedJob) -> Self {
+        let what = cannot_use(obstacle, kind);
+        Self::service(with_safety(&what, kind), hint(obstacle, kind), id)
     }
 
-    pub(super) fn unable(reason: &str, job: JobId) -> Self {
-        Self::service(
-            format!("{reason}, so this cell did not run. {SAFE}; ordinary cells work"),
-            "run the cell again later, and tell your course staff",
-            job,
-        )
+    pub(super) fn unable(reason: &str, NamedJob { id, kind }: NamedJob) -> Self {
+        let what = format!("{reason}, so this {} did not run", kind.noun());
+        let hint = format!("{} later, and tell your course staff", run_again(kind));
+        Self::service(with_ordinary_cells(&what, kind), hint, id)
     }
 
-    pub(super) fn job_lost(job: JobId, started: bool) -> Self {
+    pub(super) fn job_lost(NamedJob { id, kind }: NamedJob, started: bool) -> Self {
+        let noun = kind.noun();
         let (what, hint) = match started {
             true => (
-                "This cell had started, and the GPU service no longer has its result",
-                CHECK,
+                format!("This {noun} had started, and the GPU service no longer has its result"),
+                check_and_run_again(kind),
             ),
             false => (
-                "The GPU service lost this cell, which had not started as far as the notebook knows",
-                AGAIN,
+                format!(
+                    "The GPU service lost this {noun}, which had not started as far as is known here"
+                ),
+                again(kind),
             ),
         };
-        Self::service(format!("{what}. {SAFE}"), hint, job)
+        Self::service(with_safety(&what, kind), hint, id)
     }
 
     /// The cell outlives its kernel, so another call can attach it.
-    pub(super) fn detached(job: JobId) -> Self {
-        Self::service(
-            format!(
-                "The notebook was disconnected when this cell needed something from it, so the cell's changes no \
-                 longer fit. {SAFE}"
-            ),
-            "%gpu_attach restores what the cell left",
-            job,
-        )
+    pub(super) fn detached(NamedJob { id, kind }: NamedJob) -> Self {
+        let noun = kind.noun();
+        let what = format!(
+            "The notebook was disconnected when this {noun} needed something from it, so the {noun}'s changes no \
+             longer fit"
+        );
+        let hint = format!("%gpu_attach restores what the {noun} left");
+        Self::service(with_safety(&what, kind), hint, id)
     }
 
     /// The shim's answer does not follow on from what the session holds.
-    pub(super) fn out_of_step(job: JobId) -> Self {
-        Self::service(
-            format!("The notebook and its session are out of step. {SAFE}"),
-            AGAIN,
-            job,
-        )
+    pub(super) fn out_of_step(NamedJob { id, kind }: NamedJob) -> Self {
+        let what = "The notebook and its session are out of step";
+        Self::service(with_safety(what, kind), again(kind), id)
     }
 
-    pub(super) fn transfer(error: &TransferError, job: JobId) -> Self {
-        match error {
+    pub(super) fn transfer(error: &TransferError, NamedJob { id, kind }: NamedJob) -> Self {
+        let noun = kind.noun();
+        let (state, first) = match kind.is_program() {
+            true => ("this", "This"),
+            false => ("the variables of this", "The variables of this"),
+        };
+        let smaller = format!("delete large variables that the {noun} does not need");
+        let causes = with_causes(error);
+        let (what, hint) = match error {
             TransferError::Link(LinkError::StoreFull { .. })
-            | TransferError::State(StateError::Full { .. }) => Self::service(
-                format!(
-                    "The GPU service has no room for the variables of this cell ({}). {SAFE}",
-                    with_causes(error)
-                ),
-                "delete large variables that the cell does not need, or tell your course staff",
-                job,
-            ),
-            TransferError::State(error @ StateError::MemoryFull) => Self::service(
-                format!("{error} of this cell. {SAFE}"),
-                "delete large variables that the cell does not need",
-                job,
-            ),
-            _ => Self::service(
-                format!(
-                    "The variables of this cell could not be sent ({}). {SAFE}",
-                    with_causes(error)
-                ),
-                match error {
-                    TransferError::Link(LinkError::UnsafeStore { problem, .. }) => {
-                        problem.hint_for_store()
-                    }
-                    _ => AGAIN,
+            | TransferError::State(StateError::Full { .. }) => (
+                format!("The GPU service has no room for {state} {noun} ({causes})"),
+                match kind.is_program() {
+                    true => "tell your course staff".to_owned(),
+                    false => format!("{smaller}, or tell your course staff"),
                 },
-                job,
             ),
-        }
+            TransferError::State(StateError::MemoryFull) if !kind.is_program() => {
+                (format!("{causes} of this {noun}"), smaller)
+            }
+            TransferError::TooManyObjects => (
+                format!("{first} {noun} could not be sent: {causes}"),
+                "keep many small arrays in one large array, or delete those that are no longer \
+                 needed"
+                    .to_owned(),
+            ),
+            TransferError::Link(LinkError::UnsafeStore { problem, .. }) => (
+                format!("{first} {noun} could not be sent ({causes})"),
+                problem.hint_for_store().to_owned(),
+            ),
+            _ => (
+                format!("{first} {noun} could not be sent ({causes})"),
+                again(kind),
+            ),
+        };
+        Self::service(with_safety(&what, kind), hint, id)
     }
 
-    /// The list of the notebook's files could not be sent.
-    pub(super) fn files(error: &FilesError, job: JobId) -> Self {
-        Self::service(
-            format!(
-                "The list of the notebook's files could not be sent ({}). {SAFE}",
-                with_causes(error)
-            ),
-            match error {
-                FilesError::Link(LinkError::StoreFull { .. }) => "tell your course staff",
-                FilesError::Link(LinkError::UnsafeStore { problem, .. }) => {
-                    problem.hint_for_store()
-                }
-                _ => AGAIN,
-            },
-            job,
-        )
+    /// The broker accepts neither the cell nor, if it has started, an answer to its question.
+    pub(super) fn too_large(message_bytes: usize, NamedJob { id, kind }: NamedJob) -> Self {
+        let what = format!(
+            "This {} sent a message of {}, and the GPU service accepts {}",
+            kind.noun(),
+            bytes(message_bytes as u64),
+            bytes(Bound::MESSAGE.bytes as u64)
+        );
+        let hint = "put data into a file beside the notebook and read it from there";
+        Self::service(with_safety(&what, kind), hint, id)
+    }
+
+    /// The list of the files in the kernel's folder could not be sent.
+    pub(super) fn files(error: &FilesError, NamedJob { id, kind }: NamedJob) -> Self {
+        let folder = wording::folder(kind);
+        let causes = with_causes(error);
+        let what = format!("The list of the files in {folder} could not be sent ({causes})");
+        let hint = match error {
+            FilesError::Link(LinkError::StoreFull { .. }) => "tell your course staff".to_owned(),
+            FilesError::Link(LinkError::UnsafeStore { problem, .. }) => {
+                problem.hint_for_store().to_owned()
+            }
+            _ => again(kind),
+        };
+        Self::service(with_safety(&what, kind), hint, id)
     }
 
     /// The files that a program wrote cannot be written here.
@@ -212,19 +244,17 @@ impl Failure {
     }
 
     /// The notebook adds what the loss means for its variables.
-    pub(super) fn deferred_lost(what_happened: &str) -> RemoteError {
-        RemoteError::of_baton("GpuServiceError", what_happened, "run the cell again")
+    pub(super) fn deferred_lost(what_happened: &str, kind: JobKind) -> RemoteError {
+        RemoteError::of_baton("GpuServiceError", what_happened, run_again(kind))
     }
 
-    pub(super) fn result_lost(error: &(dyn Error + 'static), job: JobId) -> Self {
-        Self::service(
-            format!(
-                "The cell ran, but its result could not be fetched ({}). {SAFE}",
-                with_causes(error)
-            ),
-            CHECK,
-            job,
-        )
+    pub(super) fn result_lost(
+        error: &(dyn Error + 'static),
+        NamedJob { id, kind }: NamedJob,
+    ) -> Self {
+        let (noun, causes) = (kind.noun(), with_causes(error));
+        let what = format!("The {noun} ran, but its result could not be fetched ({causes})");
+        Self::service(with_safety(&what, kind), check_and_run_again(kind), id)
     }
 }
 
@@ -236,5 +266,19 @@ mod tests {
     fn files_that_cannot_be_written_here_are_not_the_fault_of_the_worker() {
         let failure = Failure::files_lost(&FilesError::OutOfStep, JobId::random());
         assert_eq!(failure.outcome, Outcome::Error);
+    }
+
+    #[test]
+    fn a_run_has_no_kernel_to_restart() {
+        let obstacle = Obstacle {
+            reason: "it is wrong".to_owned(),
+            hint: "correct it, then restart the kernel",
+        };
+        for (kind, expected) in [
+            (JobKind::Cell, "correct it, then restart the kernel"),
+            (JobKind::Notebook, "correct it, then start the run again"),
+        ] {
+            assert_eq!(hint(&obstacle, kind), expected);
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! After a reconnect the link resumes every open job after the last event that it has seen.
 
 mod driver;
+mod followed;
 
 use super::{autostart::Obstacle, status_line::ShownQueuePosition};
 use baton_protocol::{Answer, JobEvent, JobId, Outcome, Submission, proxy::FromProxy};
@@ -54,6 +55,8 @@ enum Command {
     /// Answers the job's question with this number. Repeated after each reconnect, and when the worker repeats the
     /// question.
     Answer(JobId, u64, Answer),
+    /// Says that the answers to the job's open questions are being prepared.
+    Prepare(JobId),
     /// Asks for the job's deferred state. Repeated after each reconnect until it arrives.
     WantDeferred(JobId),
     /// The proxy is done with the job. Repeated after each reconnect until the broker confirms it.
@@ -68,6 +71,10 @@ pub(super) enum JobUpdate {
     Cancelling,
     /// The broker lost a job that it had reported before.
     Lost,
+    /// The broker would not accept the submission or an answer.
+    TooLarge {
+        bytes: usize,
+    },
 }
 
 pub(super) enum Step {
@@ -97,7 +104,8 @@ pub(super) enum Status {
     Unable {
         reason: String,
     },
-    /// Another attempt cannot succeed.
+    /// Another attempt cannot succeed before a person has removed the obstacle. The driver keeps trying while jobs are
+    /// open.
     Refused(Obstacle),
 }
 
@@ -134,6 +142,11 @@ impl Link {
 
     pub(super) async fn answer(&self, job: JobId, question: u64, answer: Answer) {
         self.command(Command::Answer(job, question, answer)).await;
+    }
+
+    /// Tells the worker that the answers to the job's questions are being prepared.
+    pub(super) async fn prepare(&self, job: JobId) {
+        self.command(Command::Prepare(job)).await;
     }
 
     pub(super) async fn want_deferred(&self, job: JobId) {

@@ -55,7 +55,7 @@ pub(super) async fn answer(
     link: &Link,
     (base, sent): SentNames,
 ) -> Result<SessionState, Stop> {
-    let sent = sent.map_err(|error| Failure::transfer(&error, cell.job))?;
+    let sent = sent.map_err(|error| Failure::transfer(&error, cell.named_job()))?;
     cell.names_held = sent.held;
     if let Some(question) = cell.names_question {
         let answer = Answer::Names(sent.state);

@@ -12,7 +12,7 @@ use baton_mirror::{
     list, open_listed, open_payload, read_file, send_payload, small_payload, stamp, write_file,
 };
 use baton_protocol::{
-    JobId,
+    JobId, JobKind,
     files::{
         Change, Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Payload,
         RelativePath,
@@ -88,12 +88,12 @@ impl NotebookFiles {
     }
 
     /// A new session begins. Only its worker knows whether it has a mirror.
-    pub(super) fn session_is_new(&self) {
+    pub(super) fn session_is_new(&self, kind: JobKind) {
         let mut shared = lock(&self.shared);
         shared.mirrored = false;
         let lost = shared.listing.none_is_left();
         if !lost.is_empty() {
-            shared.notes.push(lost_with_session(&lost));
+            shared.notes.push(lost_with_session(&lost, kind));
         }
     }
 
@@ -123,6 +123,11 @@ impl NotebookFiles {
                 (job, question, answer)
             });
         }
+    }
+
+    /// Whether an answer is being prepared.
+    pub(super) fn are_being_prepared(&self) -> bool {
+        !self.answers.is_empty()
     }
 
     /// Returns the next answer to this job's requests. Cancel safe.
@@ -211,9 +216,10 @@ impl NotebookFiles {
         &self,
         staging: Staging,
         paths: BTreeSet<RelativePath>,
+        kind: JobKind,
     ) -> Result<Committed, FilesError> {
         lock(&self.shared).listing.touched(paths);
-        let committed = spawn_blocking(move || baton_mirror::commit(staging)).await?;
+        let committed = spawn_blocking(move || baton_mirror::commit(staging, kind)).await?;
         let mut shared = lock(&self.shared);
         let written = committed.written.iter().cloned();
         shared.listing.is_as_in_mirror(written);
@@ -348,17 +354,18 @@ fn is_home_folder(root: &Root) -> bool {
 fn home_folder(left_out: &[RelativePath]) -> String {
     let names = left_out.iter().map(ToString::to_string).collect();
     format!(
-        "The notebook is in your home folder; hidden files there ({}) are not copied to the GPU machine. \
-         To copy one, add a line such as '!.config' to .batonignore beside the notebook",
+        "This runs in your home folder; hidden files there ({}) are not copied to the GPU machine. \
+         To copy one, add a line such as '!.config' to .batonignore there",
         few(names)
     )
 }
 
-fn lost_with_session(paths: &BTreeSet<RelativePath>) -> String {
+fn lost_with_session(paths: &BTreeSet<RelativePath>, kind: JobKind) -> String {
+    let noun = kind.noun();
     let names = paths.iter().map(|path| format!("'{path}'")).collect();
     format!(
-        "The changes of earlier cells to these files are lost: they could not be applied here before the session \
-         ended ({}). Run the cells that made them again",
+        "The changes of earlier {noun}s to these files are lost: they could not be applied here before the session \
+         ended ({}). Run the {noun}s that made them again",
         few(names)
     )
 }
@@ -382,7 +389,7 @@ impl Shared {
         let is_denied = |error: &&FilesError| matches!(error, FilesError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied);
         for error in errors.iter().filter(|error| !is_denied(error)) {
             let note = format!(
-                "Some files cannot be read here ({}); %%gpu cells see their last known state",
+                "Some files cannot be read here ({}); the GPU machine has their last known state",
                 with_causes(error)
             );
             self.note_once(note);

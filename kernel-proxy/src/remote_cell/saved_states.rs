@@ -20,7 +20,7 @@ use baton_chunks::{Ledger, StateError};
 use baton_humanize::with_causes;
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::{
-    AboutState, CallId, JobId, RemoteError, SavedState,
+    AboutState, CallId, JobId, JobKind, RemoteError, SavedState,
     shim::{FromNotebook, Snapshot, ToNotebook},
 };
 use baton_transport::{ChunkClient, LinkError, TransferError, frames::FrameError, states};
@@ -191,7 +191,7 @@ fn connected(link: &mut Link) -> impl Future<Output = Result<ChunkClient, Stop>>
                 Status::Unable { reason } => Some(reason),
                 Status::Refused(obstacle) => {
                     return Err(Stop::Failed {
-                        value: failure::cannot_use(&obstacle),
+                        value: failure::cannot_use(&obstacle, JobKind::Cell),
                         hint: Some(obstacle.hint.to_owned()),
                     });
                 }

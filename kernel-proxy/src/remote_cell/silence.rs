@@ -18,6 +18,8 @@ pub(super) struct Silence {
     until: Option<Instant>,
     /// Since when the broker is unreachable.
     down_since: Option<Instant>,
+    /// Why the last attempt to reach it failed.
+    reason: Option<String>,
 }
 
 impl Silence {
@@ -42,13 +44,17 @@ impl Silence {
 
     /// Returns whether it must be asked to cancel the job again: the first message may have been lost.
     pub(super) fn broker_is_up(&mut self) -> bool {
-        self.down_since = None;
+        (self.down_since, self.reason) = (None, None);
         self.cancelling
     }
 
-    pub(super) fn broker_is_down(&mut self) {
+    /// Returns whether the reason is another one than before.
+    pub(super) fn broker_is_down(&mut self, reason: Option<String>) -> bool {
         let since = *self.down_since.get_or_insert_with(Instant::now);
         self.until = self.cancelling.then(|| since + CANCEL_PATIENCE);
+        let is_new = self.reason != reason;
+        self.reason = reason;
+        is_new
     }
 
     pub(super) fn is_down(&self) -> bool {
@@ -68,7 +74,8 @@ impl Silence {
         }
         match self.down_since {
             Some(since) if since.elapsed() > cell.patience(patience) => {
-                Err(Failure::no_answer(None, cell.job, cell.started).into())
+                let reason = self.reason.as_deref();
+                Err(Failure::no_answer(reason, cell.named_job(), cell.started).into())
             }
             _ => Ok(()),
         }

@@ -9,10 +9,11 @@ mod phrases;
 use super::iopub;
 use baton_humanize::{bytes, whole_seconds};
 use baton_protocol::{
-    BudgetLeft, GpuUsage, Output, Usage,
+    BudgetLeft, GpuUsage, JobKind, Output, Usage,
     api::MovedBack,
     in_line,
     proxy::{Estimate, WaitingReason},
+    wording::queued_noun,
 };
 use phrases::{budget, roughly, seconds, since};
 use std::time::Duration;
@@ -25,9 +26,6 @@ const SOON: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(30);
 /// Lines that change faster are hard to read.
 pub(super) const PACE: Duration = Duration::from_secs(1);
-/// For a cell that the student stopped. It may be returning its changes, or go on in spite of the interrupt.
-const STOPPING: &str =
-    "Interrupted, but the cell has not ended yet. Press stop again to end it without its changes";
 /// A shorter start is left out of the line.
 const SHORTEST_START_SHOWN: Duration = Duration::from_millis(500);
 
@@ -76,13 +74,20 @@ pub(super) struct ShownQueuePosition {
 }
 
 impl Waiting {
-    fn text(&self, now: Duration) -> String {
+    fn text(&self, kind: JobKind, now: Duration) -> String {
         match self {
             Self::Connecting => {
-                "Waiting for the GPU service to answer. Your variables are safe".to_owned()
+                let safe = match kind.is_program() {
+                    true => "",
+                    false => ". Your variables are safe",
+                };
+                format!("Waiting for the GPU service to answer{safe}")
             }
-            Self::Sending => "Sending the cell's variables".to_owned(),
-            Self::Queued { position, since } => position.text(now.saturating_sub(*since), now),
+            Self::Sending if kind.is_program() => "Sending the run".to_owned(),
+            Self::Sending => format!("Sending the {}'s variables", kind.noun()),
+            Self::Queued { position, since } => {
+                position.text(kind, now.saturating_sub(*since), now)
+            }
             Self::Starting { worker: None } => "Starting".to_owned(),
             Self::Starting {
                 worker: Some(worker),
@@ -93,11 +98,15 @@ impl Waiting {
 
 impl ShownQueuePosition {
     /// `passed`: since the broker reported it. `waited`: since the cell began.
-    fn text(&self, passed: Duration, waited: Duration) -> String {
+    fn text(&self, kind: JobKind, passed: Duration, waited: Duration) -> String {
+        let (noun, queued) = (kind.noun(), queued_noun(kind));
         let staff = match waited < LONG {
-            true => "",
-            false => ". Your course staff can see this; stop the cell if you do not want to wait",
+            true => String::new(),
+            false => format!(
+                ". Your course staff can see this; stop the {noun} if you do not want to wait"
+            ),
         };
+        let in_line = || self.in_line(passed, queued);
         let (for_one, worker) = match self.gpu {
             true => ("Waiting for a GPU", "GPU worker"),
             false => ("Waiting for a worker", "worker"),
@@ -107,10 +116,10 @@ impl ShownQueuePosition {
                 format!("{for_one}: no {worker} is connected at the moment{staff}")
             }
             WaitingReason::WorkersPaused { why: None } => {
-                format!("{for_one}: the {worker}s accept no new cells{staff}")
+                format!("{for_one}: the {worker}s accept no new {queued}s{staff}")
             }
             WaitingReason::WorkersPaused { why: Some(why) } => {
-                format!("{for_one}: the {worker}s accept no new cells ({why})")
+                format!("{for_one}: the {worker}s accept no new {queued}s ({why})")
             }
             WaitingReason::WorkersFail { worker: name, why } => {
                 format!("{for_one}: sessions cannot start on {name} ({why}){staff}")
@@ -122,31 +131,32 @@ impl ShownQueuePosition {
                 OtherJob::Any => {
                     format!("Waiting for your other %%gpu cell ({notebook}) to finish")
                 }
-                OtherJob::Stopped => "Waiting until the cell that you stopped has ended".to_owned(),
+                OtherJob::Stopped => {
+                    format!("Waiting until the {noun} that you stopped has ended")
+                }
                 OtherJob::SameRun => {
-                    format!("{for_one}: you already run as many cells at once as one person may")
+                    format!(
+                        "{for_one}: you already run as many {queued}s at once as one person may"
+                    )
                 }
             },
             WaitingReason::BehindDeadline { course } => format!(
                 "{for_one}: {}. {course} has a deadline and runs first",
-                self.in_line(passed)
+                in_line()
             ),
             WaitingReason::Held { why } => {
-                format!("{for_one}: your course staff hold this cell back ({why})")
+                format!("{for_one}: your course staff hold this {noun} back ({why})")
             }
             WaitingReason::BehindMoved {} => format!(
-                "{for_one}: {}. Your course staff moved another cell to the front",
-                self.in_line(passed)
+                "{for_one}: {}. Your course staff moved another {queued} to the front",
+                in_line()
             ),
             WaitingReason::OwnSession { worker } => format!(
                 "Waiting for {worker}, because your session there holds objects that cannot move: {}",
-                self.in_line(passed)
+                in_line()
             ),
             WaitingReason::FittingWorkersBusy { requirement } => {
-                format!(
-                    "Waiting for a worker {requirement}: {}",
-                    self.in_line(passed)
-                )
+                format!("Waiting for a worker {requirement}: {}", in_line())
             }
             WaitingReason::MachineStarting {
                 usual,
@@ -159,10 +169,10 @@ impl ShownQueuePosition {
                 requirement,
                 connected,
             } => format!(
-                "Waiting for a worker {requirement}: there is none. Available: {}. Interrupt the cell to change what it asks for",
+                "Waiting for a worker {requirement}: there is none. Available: {}. Interrupt the {noun} to change what it asks for",
                 connected.join(", ")
             ),
-            WaitingReason::JobsAhead => format!("{for_one}: {}", self.in_line(passed)),
+            WaitingReason::JobsAhead => format!("{for_one}: {}", in_line()),
         };
         match &self.message {
             Some(message) => format!("{line}\n{message}"),
@@ -170,7 +180,7 @@ impl ShownQueuePosition {
         }
     }
 
-    fn in_line(&self, passed: Duration) -> String {
+    fn in_line(&self, passed: Duration, queued: &str) -> String {
         let position = in_line(self.position, self.last_position);
         let position = match self.estimate {
             Some(estimate) => {
@@ -186,7 +196,9 @@ impl ShownQueuePosition {
                 }
             }
             None => {
-                format!("{position}. No estimate yet: too little is known about the cells ahead")
+                format!(
+                    "{position}. No estimate yet: too little is known about the {queued}s ahead"
+                )
             }
         };
         match self.moved_back {
@@ -203,6 +215,7 @@ impl ShownQueuePosition {
 #[derive(Debug)]
 pub(super) struct StatusLine {
     display_id: String,
+    kind: JobKind,
     waiting: Waiting,
     offline: bool,
     /// The text in the notebook, and when it was shown.
@@ -227,9 +240,10 @@ struct Assigned {
 }
 
 impl StatusLine {
-    pub(super) fn new(display_id: String, quiet: bool) -> Self {
+    pub(super) fn new(display_id: String, kind: JobKind, quiet: bool) -> Self {
         Self {
             display_id,
+            kind,
             waiting: Waiting::Connecting,
             offline: false,
             shown: None,
@@ -320,7 +334,7 @@ impl StatusLine {
             (Some(assigned), Some(started)) => {
                 let running = now.saturating_sub(started);
                 if self.stopping.is_some_and(|stopping| now >= stopping + SOON) {
-                    return self.change(STOPPING, now);
+                    return self.change(&stopping(self.kind), now);
                 }
                 if self.shown.is_none() && (self.has_output || running < SOON) {
                     return None;
@@ -328,8 +342,8 @@ impl StatusLine {
                 assigned.running(running)
             }
             _ if now < QUIET => return None,
-            _ if self.offline => Waiting::Connecting.text(now),
-            _ => self.waiting.text(now),
+            _ if self.offline => Waiting::Connecting.text(self.kind, now),
+            _ => self.waiting.text(self.kind, now),
         };
         self.change(&text, now)
     }
@@ -389,6 +403,16 @@ impl Assigned {
         });
         format!("Running on {} for {}{limit}", self.worker, since(running))
     }
+}
+
+/// For a cell that the student stopped. It may be returning its changes, or go on in spite of the interrupt.
+fn stopping(kind: JobKind) -> String {
+    let noun = kind.noun();
+    let end_it = match kind.is_program() {
+        true => "Interrupt it again to end it at once",
+        false => "Press stop again to end it without its changes",
+    };
+    format!("Interrupted, but the {noun} has not ended yet. {end_it}")
 }
 
 /// Describes a machine that is starting, and how long that takes.

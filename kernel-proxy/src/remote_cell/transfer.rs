@@ -4,7 +4,7 @@
 //! All other state goes through the broker in chunks. Results return by the same transport.
 
 use super::{link::BrokerAccess, session_state::SessionState};
-use baton_chunks::{Bundle, Ledger, memory::Room};
+use baton_chunks::{Bundle, Ledger, StateError, memory::Room};
 use baton_protocol::{HeldState, Manifest, State, shim::Snapshot};
 use baton_transport::{
     Changes, ChunkClient, HeldMemory, MemoryHolder, Received, TransferError, transfer,
@@ -33,6 +33,10 @@ impl Transfer {
         }
     }
 
+    pub(super) fn kernel_pid(&self) -> i32 {
+        self.kernel_pid
+    }
+
     /// A worker could not reach this process, so all further state goes through the broker.
     pub(super) fn use_chunks(&mut self) {
         if self.memory.take().is_some() {
@@ -48,19 +52,19 @@ impl Transfer {
         broker: &BrokerAccess,
         cancel: &CancellationToken,
     ) -> Result<Sent, TransferError> {
-        let changes = self.changes(session, snapshot);
-        match &self.memory {
-            Some(memory) if broker.near => hold(memory, changes, cancel).await,
-            _ => {
-                let uploaded = transfer::upload(&broker.chunks, changes, cancel).await;
-                let (manifest, ledger) = uploaded?;
-                Ok(Sent {
-                    state: State::Chunks(manifest),
-                    ledger,
-                    held: None,
-                })
-            }
+        let mut changes = self.changes(session, snapshot);
+        if let (Some(memory), true) = (&self.memory, broker.near) {
+            changes = match hold(memory, changes, cancel).await? {
+                Ok(sent) => return Ok(sent),
+                Err(not_held) => not_held,
+            };
         }
+        let (manifest, ledger) = transfer::upload(&broker.chunks, changes, cancel).await?;
+        Ok(Sent {
+            state: State::Chunks(manifest),
+            ledger,
+            held: None,
+        })
     }
 
     /// Sends the only message of a whole table to the broker, where it outlives this kernel. The
@@ -87,13 +91,18 @@ impl Transfer {
     }
 }
 
+/// Returns the changes if this machine has no memory for a copy of them. Uploading them needs little.
 async fn hold(
     memory: &MemoryHolder,
     changes: Changes,
     cancel: &CancellationToken,
-) -> Result<Sent, TransferError> {
-    let (bundle, Changes { base, ledger, .. }) = transfer::pack(changes, cancel.clone()).await?;
-    let bundle = bundle?;
+) -> Result<Result<Sent, Changes>, TransferError> {
+    let (bundle, changes) = transfer::pack(changes, cancel.clone()).await?;
+    let bundle = match bundle {
+        Err(StateError::NoRoom { .. } | StateError::MemoryFull) => return Ok(Err(changes)),
+        bundle => bundle?,
+    };
+    let Changes { base, ledger, .. } = changes;
     let ledger = bundle.enter(ledger)?;
     let bytes = bundle.file_bytes();
     // A worker must fetch the first message of a table, which shows that it can reach this process.
@@ -109,11 +118,11 @@ async fn hold(
         key: held.key(),
         enclosed,
     });
-    Ok(Sent {
+    Ok(Ok(Sent {
         state,
         ledger,
         held: Some(held),
-    })
+    }))
 }
 
 /// Receives a job's result. `held` is what was kept for the job.
@@ -142,5 +151,5 @@ pub(super) async fn receive_chunks(
     ledger: Ledger,
     chunks: &ChunkClient,
 ) -> Result<Received, TransferError> {
-    transfer::download(chunks, None, manifest, ledger, Room::of_machine()).await
+    transfer::download(chunks, None, manifest, ledger, Room::of_this_process()).await
 }

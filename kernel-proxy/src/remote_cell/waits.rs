@@ -1,20 +1,55 @@
-//! How a running cell waits for the broker, and for its result. While it waits, its status line is refreshed, and the
-//! shim can stop it.
+//! How a running cell waits: for the broker, for its result, and for the shim. Meanwhile its status line is refreshed, and
+//! the shim can stop it.
+//!
+//! **Invariant:** every wait answers the shim's requests for earlier output. The notebook kernel runs nothing else until
+//! it has the answer.
 
 use super::{
     cell::RemoteCell,
     display::Display,
     failure::Failure,
     link::{BrokerAccess, Link},
+    notebook_files::NotebookFiles,
     stop::{Connection, Stop},
     transfer,
 };
 use baton_chunks::Ledger;
 use baton_humanize::with_causes;
-use baton_protocol::State;
+use baton_protocol::{
+    State,
+    files::NotebookFolder,
+    shim::{FromNotebook, Snapshot, ToNotebook},
+};
 use baton_transport::{Attempts, Received};
-use std::time::Duration;
-use tokio::time::Instant;
+use std::{pin::pin, time::Duration};
+use tokio::time::{Instant, sleep};
+
+/// Handles a message that the present step of the cell does not expect.
+pub(super) async fn on_other(
+    cell: &mut RemoteCell<'_>,
+    display: &Display,
+    message: Option<FromNotebook>,
+) -> Result<(), Stop> {
+    match cell.stop_of(message) {
+        Some(stop) => Err(stop),
+        None => Ok(display.replay_wanted(cell).await?),
+    }
+}
+
+/// Does this work, unless the shim ends the cell first.
+pub(super) async fn unless_stopped<Done>(
+    cell: &mut RemoteCell<'_>,
+    display: &Display,
+    work: impl Future<Output = Done>,
+) -> Result<Done, Stop> {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return Ok(done),
+            message = cell.reader.receive() => on_other(cell, display, message?).await?,
+        }
+    }
+}
 
 /// Waits until the broker is connected, unless further attempts cannot succeed.
 pub(super) async fn connect(
@@ -30,13 +65,15 @@ pub(super) async fn connect(
             Connection::Down { reason } => reason,
         };
         if since.elapsed() > patience {
-            return Err(Failure::no_answer(reason.as_deref(), cell.job, cell.started).into());
+            return Err(
+                Failure::no_answer(reason.as_deref(), cell.named_job(), cell.started).into(),
+            );
         }
         let refresh = cell.status_line.next_refresh(cell.now());
         tokio::select! {
             () = link.status_changed() => {}
-            () = tokio::time::sleep(refresh) => display.refresh_status_line(cell).await?,
-            stop = cell.stopped() => return Err(stop),
+            () = sleep(refresh) => display.refresh_status_line(cell).await?,
+            message = cell.reader.receive() => on_other(cell, display, message?).await?,
         }
     }
 }
@@ -56,28 +93,65 @@ pub(super) async fn receive_state(
         let broker = connect(cell, link, display, patience).await?;
         // State in memory can be fetched only once.
         let again = matches!(state, State::Chunks(_)).then(|| (state.clone(), ledger.clone()));
-        let received = tokio::select! {
-            received = transfer::receive(state, ledger, held.as_ref(), &broker.chunks) => received,
-            stop = cell.stopped() => return Err(stop),
-        };
-        let error = match received {
+        let receiving = transfer::receive(state, ledger, held.as_ref(), &broker.chunks);
+        let error = match unless_stopped(cell, display, receiving).await? {
             Ok(received) => {
                 cell.held = held;
                 return Ok(received);
             }
             Err(error) => error,
         };
-        let Some((again, delay)) = again.zip(attempts.delay_after(&error)) else {
-            return Err(Failure::result_lost(&error, cell.job).into());
+        let Some((again, delay)) = again.zip(attempts.delay_after(error.severity())) else {
+            return Err(Failure::result_lost(&error, cell.named_job()).into());
         };
         tracing::info!(
             error = with_causes(&error),
             "A cell's result could not be fetched yet"
         );
         (state, ledger) = again;
-        tokio::select! {
-            () = tokio::time::sleep(delay) => {}
-            stop = cell.stopped() => return Err(stop),
+        unless_stopped(cell, display, sleep(delay)).await?;
+    }
+}
+
+/// Describes the notebook's folder for the worker.
+pub(super) async fn notebook_folder(
+    cell: &mut RemoteCell<'_>,
+    display: &Display,
+    files: &mut NotebookFiles,
+    broker: &BrokerAccess,
+) -> Result<Option<Box<NotebookFolder>>, Stop> {
+    let folder = unless_stopped(cell, display, files.for_cell(&broker.chunks)).await?;
+    folder.map_err(|error| Failure::files(&error, cell.named_job()).into())
+}
+
+/// Asks the shim for a complete state, which begins a new object table.
+pub(super) async fn whole_state(
+    cell: &mut RemoteCell<'_>,
+    display: &Display,
+) -> Result<Snapshot, Stop> {
+    let wanted = ToNotebook::StateWanted { call: cell.call };
+    cell.writer.send(&wanted).await?;
+    loop {
+        match cell.reader.receive().await? {
+            Some(FromNotebook::State { call, state }) if call == cell.call => return Ok(state),
+            other => on_other(cell, display, other).await?,
+        }
+    }
+}
+
+/// Waits until the shim has applied the changes (true), or has kept everything as it was before the cell (false).
+pub(super) async fn applied(cell: &mut RemoteCell<'_>, display: &Display) -> Result<bool, Stop> {
+    loop {
+        match cell.reader.receive().await? {
+            Some(FromNotebook::Applied { call, error }) if call == cell.call => {
+                if let Some(error) = &error {
+                    tracing::warn!(job.id = %cell.job, error, "A cell's change could not be applied");
+                }
+                return Ok(error.is_none());
+            }
+            // Too late for an interrupt: the shim is already applying the changes.
+            Some(FromNotebook::Cancel { .. }) => {}
+            other => on_other(cell, display, other).await?,
         }
     }
 }

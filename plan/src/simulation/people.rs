@@ -40,6 +40,8 @@ pub(super) fn job(person: usize, owner: Arc<str>) -> Job {
             boost: 1.0,
             low_priority: false,
             waited_ms: 0,
+            // Nobody has two cells in the queue.
+            since_run_ms: None,
         },
         held: false,
         paused: false,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 _EXTENDED_ARGUMENT = dis.opmap["EXTENDED_ARG"]
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]  # the lowest bit of its argument is a flag
+_IMPORT = dis.opmap["IMPORT_NAME"]
 _IN_NAMESPACE = {dis.opmap[name]: name.partition("_")[0] for name in ("LOAD_NAME", "STORE_NAME", "DELETE_NAME")}
 _GLOBAL = {
     dis.opmap[name]: name.partition("_")[0]
@@ -40,6 +41,23 @@ def code_names(code: CodeType, module_level: bool = False) -> CodeNames:
             if kind == "LOAD" or is_global or own:
                 found[kind].add(name)
     return CodeNames(frozenset(found["LOAD"]), frozenset(found["STORE"]), frozenset(found["DELETE"]))
+
+
+@lru_cache(maxsize=4096)
+def imports(code: CodeType) -> frozenset[str]:
+    """The modules that it imports, also in nested functions, and what may be parts of packages."""
+    found = set[str]()
+    for part in nested(code):
+        if _IMPORT not in part.co_code[::2]:
+            continue
+        module = ""
+        for each in dis.get_instructions(part):
+            if each.opname == "IMPORT_NAME":
+                module = each.argval
+                found |= {module, module.partition(".")[0]}
+            elif each.opname == "IMPORT_FROM":
+                found.add(f"{module}.{each.argval}")
+    return frozenset(found)
 
 
 def nested(code: CodeType) -> Iterator[CodeType]:

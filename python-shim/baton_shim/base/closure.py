@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import re
+import sys
 import weakref
 from asyncio import AbstractEventLoop
 from collections import deque
@@ -38,11 +39,14 @@ from traitlets.config.configurable import SingletonConfigurable
 from baton_shim.base.annotations import names_annotating
 from baton_shim.base.bytecode import code_names, constants
 from baton_shim.base.examine import is_a, made_in_notebook, of_type
+from baton_shim.base.local_modules import is_own_module
 
-# Enough for the object graphs of models. Beyond it, a missed function is a NameError rather than a delay.
+# Enough for the object graphs of models.
 MOST_OBJECTS = 50_000
 # Only the first elements of a long container are examined, because long containers hold data.
 LONG_CONTAINER = 10_000
+# The containers in a container with more of them are examined last, because they are rows of data.
+FEW_CONTAINERS = 100
 # Types are recognised by identity, because a metaclass may have a `__hash__` and `__eq__` of its own.
 SEQUENCES = frozenset(map(id, (list, tuple, set, frozenset)))
 CONTAINERS = SEQUENCES | {id(dict)}
@@ -88,17 +92,27 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any], objects: Iterable[
     """
     reached = Reached()
     taken = set(names)
-    waiting = deque((*(namespace[name] for name in taken), *objects))
-    seen = {id(namespace)}
-    while waiting and len(seen) < MOST_OBJECTS:
-        value = waiting.popleft()
-        if id(value) in seen or id(type(value)) in WEAK or not (gc.is_tracked(value) or id(type(value)) in WITH_ZONE):
+    waiting, rows = deque((*(namespace[name] for name in taken), *objects)), deque[Any]()
+    seen, most = {id(namespace)}, MOST_OBJECTS
+    while waiting or rows:
+        if len(seen) >= most:
+            if most > MOST_OBJECTS:
+                break
+            # The rest may hold any function and class of the notebook.
+            most += MOST_OBJECTS
+            rows.clear()
+            waiting = deque(filter(is_code, tuple(namespace.values())))
+            continue
+        value = (waiting or rows).popleft()
+        if id(value) in seen or id(type(value)) in WEAK or not (gc.is_tracked(value) or holds_untracked(value)):
             continue
         seen.add(id(value))
         if id(type(value)) in CONTAINERS and len(value) <= LONG_CONTAINER:  # the most frequent case
-            waiting.extend(
-                part for part in gc.get_referents(value) if id(type(part)) not in PLAIN and id(part) not in seen
-            )
+            parts = [part for part in gc.get_referents(value) if id(type(part)) not in PLAIN and id(part) not in seen]
+            if len(parts) > FEW_CONTAINERS:
+                rows.extend(part for part in parts if id(type(part)) in CONTAINERS)
+                parts = [part for part in parts if id(type(part)) not in CONTAINERS]
+            waiting.extend(parts)
             continue
         reached.dynamic |= id(value) in EVALUATORS
         reached.everything |= id(value) in SHOWERS
@@ -135,7 +149,7 @@ def used_by(live: Iterable[object], namespace: Mapping[str, Any]) -> set[str]:
     seen = {id(namespace)}
     while waiting and len(seen) < MOST_OBJECTS:
         value = waiting.popleft()
-        if id(value) in seen or id(type(value)) in WEAK or not gc.is_tracked(value):
+        if id(value) in seen or id(type(value)) in WEAK or not (gc.is_tracked(value) or holds_untracked(value)):
             continue
         seen.add(id(value))
         if type(value) is FunctionType:
@@ -166,25 +180,99 @@ def names_of(code: CodeType) -> frozenset[str]:
     return (used.loads | used.deletes).union(*map(names_in_query, constants(code)))
 
 
+def own_module(code: object) -> str | None:
+    """The student's own module to which a function, class or module belongs."""
+    if type(code) is FunctionType:
+        name, values = code.__globals__.get("__name__"), code.__globals__
+    elif type(code) is ModuleType:
+        name, values = code.__name__, vars(code)
+    elif is_a(code, type):
+        name, values = of_type(code, "__module__"), None  # type: ignore[arg-type]
+    else:
+        return None
+    if type(name) is not str or not is_own_module(name):
+        return None
+    return name if values is None or vars(sys.modules[name]) is values else None
+
+
+def own_modules(names: Iterable[str]) -> tuple[ModuleType, ...]:
+    """Those of the student's own modules with these names that are loaded."""
+    return tuple(sys.modules[name] for name in sorted(names) if is_own_module(name))
+
+
+def code_of(code: object) -> Iterator[FunctionType]:
+    """A function with those that it wraps; the methods of a class and of its bases."""
+    waiting = [code]
+    seen = set[int]()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if type(one) is FunctionType:
+            yield one
+            waiting += [part for cell in one.__closure__ or () for part in gc.get_referents(cell)]
+        elif is_a(one, type) and (made_in_notebook(one) or own_module(one) is not None):  # type: ignore[arg-type]
+            waiting += [*of_type(one, "__dict__").values(), *of_type(one, "__bases__")]  # type: ignore[arg-type]
+        elif is_a(one, staticmethod, classmethod, property):
+            waiting += gc.get_referents(one)
+
+
+def owns_globals(function: FunctionType) -> bool:
+    """Whether its global variables belong to no imported module, as those of a script under `%run`."""
+    values = function.__globals__
+    return getattr(sys.modules.get(values.get("__name__", "")), "__dict__", None) is not values
+
+
+def globals_named(function: FunctionType) -> frozenset[str]:
+    """The global variables that it uses; all of them if it evaluates text or reads the dictionary itself."""
+    values, names = function.__globals__, names_of(function.__code__)
+    if not (EVALUATE | {"globals"}).isdisjoint(names):
+        names = names.union(values)
+    return code_names(function.__code__).stores.union(name for name in names if name in values) - {"__builtins__"}
+
+
 def names_in_query(constant: object) -> Iterable[str]:
     """The variables that a text names as `@name`, which pandas looks up in its caller."""
     return IN_QUERY.findall(constant) if isinstance(constant, str) else ()
 
 
+def is_code(value: object) -> bool:
+    """Whether it is a function, or a class of the notebook."""
+    return type(value) is FunctionType or (is_a(value, type) and made_in_notebook(value))  # type: ignore[arg-type]
+
+
+def holds_untracked(value: object) -> bool:
+    """Whether it may refer to other objects although the garbage collector does not track it."""
+    return id(type(value)) in WITH_ZONE or is_array_of_objects(value)
+
+
+def is_array_of_objects(value: object) -> bool:
+    array = getattr(sys.modules.get("numpy"), "ndarray", None)
+    if not isinstance(array, type) or not is_a(value, array):
+        return False
+    dtype = array.dtype.__get__(value)  # type: ignore[attr-defined]
+    return bool(dtype.hasobject) and dtype.kind in "OV"  # texts of `StringDType` count as objects, too
+
+
 def held(value: object) -> Iterator[object]:
     """What a value refers to, as far as it may lead to functions and classes of the notebook."""
     if type(value) is FunctionType:
+        own = globals_named(value) if owns_globals(value) or own_module(value) is not None else ()
         return chain(
             (cell for cell in value.__closure__ or ()),
             value.__defaults__ or (),
             (value.__kwdefaults__ or {}).values(),
             vars(value).values(),
+            (value.__globals__[name] for name in own if name in value.__globals__),
         )
     if is_a(value, type):
         kind: Any = value
         if made_in_notebook(kind):
             return chain(of_type(kind, "__dict__").values(), of_type(kind, "__bases__"), (type(kind),))
-        return iter(())
+        return code_of(kind)
+    if type(value) is ModuleType and own_module(value) is not None:
+        return iter(tuple(vars(value).values()))
     if id(type(value)) in RUNNING or is_a(value, *CLOSED):
         return iter(())
     if is_a(value, SingletonConfigurable) and not made_in_notebook(type(value)):
@@ -192,6 +280,12 @@ def held(value: object) -> Iterator[object]:
     if is_a(value, datetime, time):
         zone = (datetime if is_a(value, datetime) else time).tzinfo
         return chain((zone.__get__(value),), gc.get_referents(value))
+    if is_a(value, weakref.ref):
+        return chain((weakref.ref.__call__(value),), gc.get_referents(value))  # type: ignore[arg-type]
+    if is_array_of_objects(value):
+        array = sys.modules["numpy"].ndarray.view(value, sys.modules["numpy"].ndarray)
+        parts = array.flat[: array.size if array.size <= LONG_CONTAINER else LONG_CONTAINER // 10].tolist()
+        return iter([part for part in parts if id(type(part)) not in PLAIN])
     # Exact types only: a subclass may define its own iteration.
     if id(type(value)) in SEQUENCES and len(value) > LONG_CONTAINER:  # type: ignore[arg-type]
         return islice(iter(value), LONG_CONTAINER // 10)  # type: ignore[call-overload]

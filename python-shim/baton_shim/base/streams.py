@@ -20,7 +20,8 @@ from typing import Any
 
 from ipykernel.iostream import OutStream
 
-_READ_BYTES = 1 << 16
+_PIPE_BYTES = 1 << 16
+"""The capacity of a pipe."""
 
 
 class Stream(OutStream):  # type: ignore[misc]
@@ -49,24 +50,24 @@ class Stream(OutStream):  # type: ignore[misc]
     def _watch_pipe_fd(self) -> None:
         """The thread that reads the pipe. `close` sets `_should_watch` to false and writes a byte."""
         try:
-            os.set_blocking(self._fid, False)
-            poll = select.poll()
-            poll.register(self._fid, select.POLLIN)
-            while poll.poll() and self._should_watch and self._read_pipe():
+            while self._has_bytes(None) and self._should_watch and self._read_pipe():
                 pass
         except Exception:
             self._exc = sys.exc_info()
 
+    def _has_bytes(self, timeout: float | None) -> bool:
+        """Whether reading the pipe does not wait."""
+        poll = select.poll()
+        poll.register(self._fid, select.POLLIN)
+        return bool(poll.poll(timeout))
+
     def _read_pipe(self) -> bool:
         """Writes what is in the pipe to the stream. Returns whether more may come."""
         with self._reading:  # no other thread has read bytes that are not written yet
-            while True:
-                try:
-                    read = os.read(self._fid, _READ_BYTES)
-                except BlockingIOError:
-                    return True
-                if not read:
-                    return False
-                if text := self._decode(read):
-                    self.write(text)
-                os.write(self._original_stdstream_copy, read)
+            if not self._has_bytes(0):
+                return True
+            read = os.read(self._fid, _PIPE_BYTES)  # only once: a program may go on writing for ever
+            if text := self._decode(read):
+                self.write(text)
+            os.write(self._original_stdstream_copy, read)
+            return bool(read)

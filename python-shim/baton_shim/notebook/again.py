@@ -57,6 +57,8 @@ class RecentOutputs:
     """The last `%%gpu` cells, the oldest one first."""
 
     cells: deque[Cell] = field(default_factory=deque)
+    abandoned: int = 0
+    """The number of requests to the proxy that were interrupted. Their answers still arrive, before all later ones."""
 
     def note(self, cell: Cell) -> None:
         """Adds a cell, and drops the oldest ones above the limits."""
@@ -99,13 +101,18 @@ def shown(home: Home, cell: Cell) -> Iterator[tuple[str, dict[str, Any]]]:
 def published(home: Home, cell: Cell, call: int) -> list[tuple[str, dict[str, Any]]]:
     """What the session published, as the proxy sends it. Raises `LinkClosed` if the proxy has ended."""
     found: list[tuple[str, dict[str, Any]]] = []
+    recent = home.recent_outputs
     with Interrupts() as interrupts:
         home.link.send("output_wanted", call=call)
         while True:
             message = home.link.receive(interrupts, TICK_SECONDS)
             if message is None:
-                continue
-            if message.name == "publish":
+                if interrupts.count:
+                    recent.abandoned += 1
+                    raise KeyboardInterrupt
+            elif recent.abandoned or message.body.get("call") != call:
+                home.overdue(message)
+            elif message.name == "publish":
                 output = message.body["output"]
                 found.append((output["kind"], json.loads(output["content"])))
             elif message.name == "output_given":

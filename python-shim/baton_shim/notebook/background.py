@@ -14,6 +14,7 @@ changes.
 from __future__ import annotations
 
 import contextvars
+import functools
 import json
 import sys
 import threading
@@ -358,13 +359,17 @@ class Background:
                 return one, ""
         try:
             uses = self._uses_of(names(), objects)
-            reached = self._footprint(uses.reads, objects)
+            reach = functools.cache(lambda: self._footprint(uses.reads, objects))
+            for one in reversed(self._cells):
+                if (what := one.lent.touched_by(uses, reach, self._home.namespace)) is not None:
+                    return one, what
         except Exception:  # code that does not compile, or any error of the student's classes
             return self._cells[-1], " (Baton cannot tell what this cell uses)"
-        for one in reversed(self._cells):
-            if (what := one.lent.touched_by(uses, reached, self._home.namespace)) is not None:
-                return one, what
         return None
+
+    def _progress(self) -> list[tuple[BackgroundCell, Call | None, bool]]:
+        """What has become of the cells. Code that waits for one of them waits at least until this changes."""
+        return [(one, one.call, one.sent) for one in self._cells]
 
     def _wait(self, conflict: Callable[[], tuple[BackgroundCell, str] | None], timeout: float | None = None) -> None:
         ran, self._code_runs = self._code_runs, False
@@ -372,7 +377,7 @@ class Background:
         try:
             with Interrupts() as interrupts:
                 self._next()
-                found = conflict()
+                progress, found = self._progress(), conflict()
                 while found is not None:
                     one, what = found
                     passed = time.monotonic() - began
@@ -383,8 +388,8 @@ class Background:
                         sys.stderr.write(f"Waiting for {title(one)}{what}\n")
                         sys.stderr.flush()
                     tick = TICK_SECONDS if timeout is None else min(TICK_SECONDS, timeout - passed)
-                    if self._receive(interrupts, tick):
-                        found = conflict()
+                    if self._receive(interrupts, tick) and progress != (now := self._progress()):
+                        progress, found = now, conflict()
                     if interrupts.count and found is not None:
                         raise not_yet(one, what)
             interrupts.strike()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from IPython.core.error import UsageError
 
-from baton_shim.base.closure import reach
+from baton_shim.base.closure import own_modules, reach
 from baton_shim.base.compat import FIT
 from baton_shim.base.sources import sources
 from baton_shim.base.undoing import take_back
@@ -24,6 +24,7 @@ from baton_shim.state.errors import StateRefused, short
 from baton_shim.state.session_names import is_hidden
 from baton_shim.surroundings import warn
 from baton_shim.surroundings.hooks import objects
+from baton_shim.surroundings.imports import names_bound
 
 if TYPE_CHECKING:
     from baton_shim.base.undoing import Action
@@ -68,7 +69,9 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     around = surroundings.look()
     last_error = getattr(sys, "last_value", None) if found.last_error else None
     hooks, figures = objects(around.parts.get("hooks")), around.parts.get("figures")
-    used_objects = [last_error, home.background_uses, *hooks, figures, *cell.given()]
+    imports = {name for _, module, part in names_bound(cell.code) for name in (module, f"{module}.{part}")}
+    imported = own_modules(imports)
+    used_objects = [last_error, home.background_uses, *hooks, figures, *imported, *cell.given()]
     # The line after a block reads the block's results, so they cannot be deferred.
     waits = options.background is None
     may_follow = cell.block is None and options.returns and waits and home.deferred.may_grow()
@@ -89,8 +92,10 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "stores": sorted(name for name in needed.stores | found.deletes if is_hidden(name)),
             "sources": sources(home.shell, needed.files | cell.files()),
             "last_error": last_error,
+            "imported": imported,
             **around.parts,
             "patched": surroundings.patches.named(),
+            "results": len(namespace.get("_oh", ())),
             "drop": sorted(options.drop),
             "returns": options.returns,
             "outlives": options.background is not None,

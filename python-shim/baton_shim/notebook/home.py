@@ -30,6 +30,7 @@ from baton_shim.notebook.pages import Pages
 from baton_shim.notebook.setters import Setters
 from baton_shim.notebook.tracebacks import wrap_set_custom_exc, wrap_showtraceback
 from baton_shim.surroundings import Surroundings
+from baton_shim.surroundings.log_files import HomeLogFiles
 from baton_shim.virtual import SWITCH
 from baton_shim.virtual.hint import WATCH
 
@@ -100,7 +101,7 @@ class Home:
         """The id of the display that shows the line of a `gpu.map`."""
         self._summaries: list[dict[str, Any]] = []
         self._in_cell = False
-        self.surroundings = surroundings or Surroundings(shell.user_ns, modules)
+        self.surroundings = surroundings or Surroundings(shell.user_ns, modules, HomeLogFiles(shell.user_ns))
         self.setters = Setters()
         self._table: Table | None = None
         self.turn = threading.RLock()
@@ -380,6 +381,9 @@ class Home:
 
     def overdue(self, message: Message) -> None:
         """Handles a message of an earlier call, or of a background cell."""
+        if message.name == "output_given":
+            self.recent_outputs.abandoned -= 1
+            return
         if self.background is not None and self.background.takes(message):
             return
         call = message.body.get("call", 0)

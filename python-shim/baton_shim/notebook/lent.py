@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -55,8 +55,11 @@ class Lent:
     def names(self) -> Set[str]:
         return self.uses.reads | self.uses.writes
 
-    def touched_by(self, uses: Uses, reached: Footprint, namespace: Mapping[str, Any]) -> str | None:
-        """The reason that code with these uses has to wait, as text after the cell's title; None: it need not wait."""
+    def touched_by(self, uses: Uses, reach: Callable[[], Footprint], namespace: Mapping[str, Any]) -> str | None:
+        """The reason that code with these uses has to wait, as text after the cell's title; None: it need not wait.
+
+        `reach` looks at all that the code reaches, so it is called only if the names do not decide it.
+        """
         if uses.anything:
             return " (this cell may use any variable)"
         if self.uses.anything:
@@ -66,6 +69,7 @@ class Lent:
         common = {name for name in common if not isinstance(namespace.get(name), ModuleType)}
         if common:
             return f" and uses '{min(common)}'"
+        reached = reach()
         found = reached.common(self.held)
         if found is not None:
             name = next((name for name in sorted(self.uses.reads) if namespace.get(name) is found), None)

@@ -16,6 +16,7 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from baton_shim.base.closure import own_module
 from baton_shim.surroundings.registered import is_noted
 
 SETS = re.compile(r"(set|enable|register|use)_\w+|seed|\w*policy\w*")
@@ -123,6 +124,8 @@ def setter_of(call: ast.Call, namespace: Mapping[str, Any]) -> Setter | None:
             return None
         found = getattr(found, part, None)
     if not isinstance(found, (types.FunctionType, types.BuiltinFunctionType)) or is_noted(found):
+        return None
+    if own_module(found) is not None:  # its variables travel
         return None
     library = full.partition(".")[0]
     if library in ("__main__", "None", *CARRIED) or library in sys.stdlib_module_names:

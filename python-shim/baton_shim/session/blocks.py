@@ -51,7 +51,8 @@ class SessionBlocks(OnGpuMachine):
         (_, function, arguments, keywords), self._block = self._block, None
         ended, self._ended = self._ended, (DONE, None)
         self._namespace.pop(EXIT, None)  # from a block that recorded how it ends, and then failed
-        given = (function and function.__closure__, arguments, keywords)
+        is_of_notebook = function is None or function.__globals__ is self._namespace
+        given = (function and function.__closure__ if is_of_notebook else function, arguments, keywords)
         return given if any(given) else None, ended
 
     def run_now(self) -> None:

@@ -47,6 +47,7 @@ from baton_shim.state.refusal import first_name
 from baton_shim.state.session_names import SessionNames
 from baton_shim.surroundings import Difference, Surroundings, warn
 from baton_shim.surroundings.imports import imported_by
+from baton_shim.surroundings.log_files import SessionLogFiles
 from baton_shim.surroundings.plots import BACKEND
 from baton_shim.virtual import SWITCH
 
@@ -81,7 +82,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         watch_main(self.shell.user_module, self._faults)
         self.shell.faults = self._faults
         self.shell.custom_handler = None
-        self.surroundings = Surroundings(self.shell.user_ns, modules)
+        self.surroundings = Surroundings(self.shell.user_ns, modules, SessionLogFiles())
         self.surroundings.add(SessionComms(self))
         self._gpu_cache = GpuCache()
         self._troubles: list[str] = []
@@ -180,6 +181,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                 table, delta = self._table, message.body["delta"]
                 extra: Any = table.apply(delta, message.file_descriptor, apply_extra=self._apply_extra)
             self.surroundings.patches.take_places(extra["patched"])
+            shell.displayhook.notebook_results = extra["results"]
             self.surroundings.settings.settle(self._table.rebuilt)
             self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")), extra["deleted"])
             if isinstance(last := extra["last_error"], BaseException):
@@ -272,6 +274,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         outcome, error, raised = self._outcome(reply)
         self.shell.last_execution_result = None  # it refers to the value
         result, earlier = self.shell.displayhook.take(), self.shell.displayhook.take_earlier()
+        if self.shell.block_runs or prepared.get("outlives"):  # no cell of the notebook has these values
+            earlier = []
         names, gone = self._names.changed(prepared["stores"], prepared["drop"])
         around = self.surroundings.look(prepared["returns"])
         if not prepared["returns"]:

@@ -36,10 +36,13 @@ def leave_out(
             f"'{name}' {reason}, and stays on the GPU machine. "
             "In the notebook it is as before the cell; everything else has returned"
         )
-    found = unpackable(make_table, {key: extra[key] for key in ANY_OBJECT if key in extra})
-    for key, reason in reasons_of(found).items():
-        extra[key] = StandIn(f"The result {reason} and {where_it_is(home=False)}")
+    results = {key: extra[key] for key in ANY_OBJECT if key in extra}
+    earlier = {f"earlier value {number}": value for number, value in enumerate(extra["earlier"], 1)}
+    for key, reason in reasons_of(unpackable(make_table, results | earlier)).items():
+        part = earlier if key in earlier else extra
+        part[key] = StandIn(f"The result {reason} and {where_it_is(home=False)}")
         lines.append(f"The result {reason}, and stays on the GPU machine")
+    extra["earlier"] = list(earlier.values())
     for name, reason in reasons_of(unpackable(make_table, parts)).items():
         del parts[name]
         lines.append(f"{titles[name]} could not be updated in the notebook: what the session has {reason}")

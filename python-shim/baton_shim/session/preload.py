@@ -19,7 +19,7 @@ import tempfile
 import time
 import warnings
 from array import array
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, all_suffixes
 from types import ModuleType
@@ -253,15 +253,6 @@ class Preloaded(MetaPathFinder):
             found |= {stem for stem, dot, rest in parts if stem in self._tops and f"{dot}{rest}" in SUFFIXES}
         return found
 
-    def _show(self, names: Iterable[str], besides: Container[str] = ()) -> list[str]:
-        shown = [name for name in names if name not in sys.modules and name.partition(".")[0] not in besides]
-        for name in shown:
-            sys.modules[name] = self._modules[name]
-        for name in self._attributes.intersection(shown):
-            package, _, part = name.rpartition(".")
-            setattr(sys.modules[package], part, self._modules[name])
-        return shown
-
     def _hide(self, known: set[str]) -> dict[str, ModuleType]:
         """Hides all modules that are not `known`, except those that cannot be attributed to a library."""
         sys.modules.pop("__mp_main__", None)
@@ -305,10 +296,24 @@ class Preloaded(MetaPathFinder):
             if fullname in self._traces:
                 sys.stderr.write(ANOTHER.format(fullname))
             return None
+        found = ModuleSpec(fullname, Returning(module, self), origin=origin_of(module))
+        found.submodule_search_locations = getattr(module, "__path__", None)
+        return found
+
+    def show(self, name: str) -> list[str]:
+        """Puts what is hidden of a module and of all that it needs into `sys.modules`. Returns these names."""
         # A student's file with a library's name is meant for the student; the library keeps its own module.
-        shown = self._show(self._closure(fullname), self._shadowed() - {fullname.partition(".")[0]})
-        del sys.modules[fullname]  # the import system adds it
-        return ModuleSpec(fullname, Returning(module, self, shown), origin=origin_of(module))
+        besides = self._shadowed() - {name.partition(".")[0]}
+        shown = [
+            part for part in self._closure(name) if part not in sys.modules and part.partition(".")[0] not in besides
+        ]
+        for part in shown:
+            sys.modules[part] = self._modules[part]
+        for part in self._attributes.intersection(shown):
+            package, _, attribute = part.rpartition(".")
+            setattr(sys.modules[package], attribute, self._modules[part])
+        del sys.modules[name]  # the import system adds it
+        return shown
 
     def _closure(self, name: str) -> list[str]:
         """The module, the modules that it needs, and the packages of all of these, in the order of their load."""
@@ -367,13 +372,14 @@ class Preloaded(MetaPathFinder):
 class Returning(Loader):
     """Executes nothing, because the module has already been executed."""
 
-    def __init__(self, module: ModuleType, preloaded: Preloaded, shown: list[str]) -> None:
+    def __init__(self, module: ModuleType, preloaded: Preloaded) -> None:
         self._module = module
         self._spec = getattr(module, "__spec__", None)
         self._preloaded = preloaded
-        self._shown = shown
+        self._shown: list[str] = []
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
+        self._shown = self._preloaded.show(spec.name)
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:

@@ -57,6 +57,8 @@ class SessionDisplayHook(ZMQShellDisplayHook):  # type: ignore[misc]
     result: Result | None = None
     cell: str | None = None
     """The transformed source of the running cell, needed for a semicolon at its end."""
+    notebook_results: int = 0
+    """How many results the notebook has (`Out`)."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -82,6 +84,7 @@ class SessionDisplayHook(ZMQShellDisplayHook):  # type: ignore[misc]
     def flush(self) -> None:
         """`%reset` clears the results, which the notebook has."""
         super().flush()
+        self.notebook_results = 0
         self.shell.payload_manager.write_payload({"source": CLEARS_RESULTS})
 
     def take(self) -> Result | None:
@@ -94,9 +97,13 @@ class SessionDisplayHook(ZMQShellDisplayHook):  # type: ignore[misc]
         return earlier
 
 
+OF_NOTEBOOK = {"In": list, "Out": dict}
+"""What IPython bound in the notebook. Here, IPython hides only what it bound itself."""
+
+
 @magics_class
 class SessionNamespaceMagics(NamespaceMagics):  # type: ignore[misc]
-    """`%who` lists the notebook's names; to filter or show types, it needs the values."""
+    """`%who` lists the notebook's names; to filter or show types, it needs the values. `%reset out` counts results."""
 
     @line_magic  # type: ignore[untyped-decorator]
     def who_ls(self, parameter_s: str = "") -> list[str]:
@@ -105,7 +112,11 @@ class SessionNamespaceMagics(NamespaceMagics):  # type: ignore[misc]
             self.shell.faults.fetch_all()
         else:
             elsewhere = {name for name in self.shell.faults.elsewhere() if not name.startswith("_")}
-        return sorted(elsewhere.union(super().who_ls(parameter_s)))
+        names = elsewhere.union(super().who_ls(parameter_s))
+        return sorted(names - {name for name, kind in OF_NOTEBOOK.items() if self._is_still(name, kind)})
+
+    def _is_still(self, name: str, kind: type) -> bool:
+        return type(self.shell.user_ns.get(name, kind())) is kind
 
     @line_magic  # type: ignore[untyped-decorator]
     def who(self, parameter_s: str = "") -> None:
@@ -115,6 +126,15 @@ class SessionNamespaceMagics(NamespaceMagics):  # type: ignore[misc]
     def whos(self, parameter_s: str = "") -> None:
         self.shell.faults.fetch_all()
         super().whos(parameter_s)
+
+    @line_magic  # type: ignore[untyped-decorator]
+    def reset(self, parameter_s: str = "") -> None:
+        results: dict[int, None] = self.shell.user_ns.get("_oh", {})
+        results.update(dict.fromkeys(range(self.shell.displayhook.notebook_results)))  # IPython takes its length
+        try:
+            super().reset(parameter_s)
+        finally:
+            results.clear()
 
 
 class SessionEvents(EventManager):  # type: ignore[misc]

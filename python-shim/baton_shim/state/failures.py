@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from baton_shim.state.kinds import ATOMS, Kinds
-from baton_shim.state.paths import path_to
+from baton_shim.state.kinds import ATOMS
+from baton_shim.state.paths import Paths
 from baton_shim.state.pickler import Failure
 from baton_shim.state.refusal import Refused, describe_failure
 
@@ -14,16 +14,14 @@ TOO_DEEP = "holds objects that are nested too deeply", "keep them in a flat list
 _PICKLED_UNASKED = (*ATOMS, list, dict, tuple, set, frozenset, bytearray)
 
 
-def failure_of(
-    last: Any, error: Exception, named: list[tuple[str, Any]], failed: Mapping[int, Failure], kinds: Kinds
-) -> Failure:
+def failure_of(last: Any, error: Exception, paths: Paths, failed: Mapping[int, Failure]) -> Failure:
     """What can be left out so that packing does not fail again, and why. `last` is the object at which it failed.
 
-    Raises Refused if there is no such object, and the error itself if the name that reaches `last` is not found either.
+    `paths`: from the names. Raises Refused if there is no such object, and the error itself if the name that reaches
+    `last` is not found either.
     """
     reason = describe_failure(last, error)
-    holders = ((name, root) for name, root in named if path_to(last, [(name, root)], kinds))
-    name, whole = next(holders, (None, last))
+    name, whole = paths.root_of(last) or (None, last)
     culprits = [last]
     if isinstance(error, RecursionError):
         if name is None:
@@ -35,4 +33,4 @@ def failure_of(
             return culprit, *reason
     if name is None:
         raise error
-    raise Refused(path_to(last, named, kinds) or name, *reason) from None
+    raise Refused(paths.path_to(last) or name, *reason) from None

@@ -15,6 +15,7 @@ from baton_shim.base.storages import range_of, storage_of
 from baton_shim.state.kinds.arrays import bounds, owner_of
 from baton_shim.state.kinds.graphs import node_of
 from baton_shim.state.kinds.tensors import bare
+from baton_shim.state.kinds.variables import Variable
 
 if TYPE_CHECKING:
     from baton_shim.state.kinds import Kinds
@@ -111,8 +112,10 @@ def _add(obj: Any, made: Footprint, kinds: Kinds) -> None:
         changes = not vars(obj).keys() <= _OF_WRAPPERS
     elif isinstance(obj, types.CellType):
         changes = not any(isinstance(content, _CODE) for content in kinds.cell.read(obj))
+    elif isinstance(obj, Variable):
+        changes = obj.is_assigned()
     else:
-        changes = kind.changes
+        changes = kind.changes and not isinstance(obj, types.ModuleType)
     if changes:
         made.objects[id(obj)] = obj
     if kind is kinds.array and obj.size:

@@ -21,6 +21,7 @@ import cloudpickle
 
 from baton_shim.state import memory
 from baton_shim.state.kinds.base import ATOMS
+from baton_shim.state.places import Place
 from baton_shim.state.refusal import TableBroken
 from baton_shim.state.scanner import Seen
 
@@ -110,7 +111,7 @@ class Header:
     count_after: int
     dropped: list[int]  # numbers of objects that the sender no longer refers to
     replaced: list[int]  # numbers of objects that are sent again, because they cannot be updated
-    reserved: list[str]  # types of large plain containers with the next numbers; patches fill them
+    reserved: list[Place]  # of large plain containers and objects of modules, with the next numbers; patches fill them
     compact: bool  # both ends first renumber their objects, without gaps
     deleted: list[str]  # names to delete
     plain: bool = False  # the body is an ordinary pickle of `extra`: it contains no numbered object

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from baton_shim.state.fresh import is_faster, numbered_after
 from baton_shim.state.nans import Nans
 from baton_shim.state.rebuilding import StandIns, TolerantUnpickler
 from baton_shim.state.refusal import TableBroken
@@ -159,14 +160,17 @@ class Numbering:
             memo[id(obj)] = (number, obj)
         return memo
 
-    def numbered_by(self, pickler: Any) -> list[Any]:
-        """The objects that a finished dump numbered, in order."""
-        known = len(self.objects)
+    def numbered_by(self, pickler: Any, start: Mapping[int, Any], reserved: Sequence[Any]) -> list[Any]:
+        """The objects that a finished dump numbered, in order, after the reserved ones. `start`: its initial memo."""
+        if is_faster(len(pickler.saved), len(start)):
+            fresh = numbered_after(start, pickler.memo, pickler.saved, pickler.message)
+            if fresh is not None:
+                return [*reserved, *fresh]
         memo = pickler.memo.copy()
-        fresh = {number: obj for number, obj in memo.values() if number >= known}
-        if len(memo) != known + len(fresh) or any(n not in fresh for n in range(known, len(memo))):
+        found = {number: obj for number, obj in memo.values() if number >= len(start)}
+        if len(memo) != len(start) + len(found) or any(n not in found for n in range(len(start), len(memo))):
             raise TableBroken("The pickler did not number its objects one after the other")
-        return [fresh[number] for number in range(known, len(memo))]
+        return [*reserved, *(found[number] for number in range(len(start), len(memo)))]
 
     def load(
         self,

@@ -16,45 +16,95 @@ from baton_shim.state.refusal import StandIn
 _SEARCHED_OBJECTS = 50_000
 
 
-def path_to(target: Any, roots: Iterable[tuple[str, Any]], kinds: Kinds) -> str | None:
-    """The shortest path; `None` if it leads through something that cannot be written."""
-    waiting = deque(roots)
-    seen: set[int] = set()
-    while waiting and len(seen) < _SEARCHED_OBJECTS:
-        path, obj = waiting.popleft()
-        if obj is target:
-            return path
-        if type(obj) in ATOMS or type(obj) is StandIn or id(obj) in seen or is_a(obj, types.ModuleType):
-            continue
-        seen.add(id(obj))
-        if type(obj) in REFERRED:
-            continue
+class _Step:
+    """How the search met an object: below which other one, and what is written after the path to that."""
+
+    __slots__ = ("above", "obj", "text")
+
+    def __init__(self, above: _Step | None, text: str, obj: Any) -> None:
+        self.above, self.text, self.obj = above, text, obj
+
+    def from_root(self) -> list[_Step]:
+        """All steps from the root to this one."""
+        steps = [self]
+        while (above := steps[-1].above) is not None:
+            steps.append(above)
+        return steps[::-1]
+
+
+class Paths:
+    """The paths from the roots to any number of objects, by one search, which goes only as far as it must."""
+
+    def __init__(self, roots: Iterable[tuple[str, Any]], kinds: Kinds) -> None:
+        """What the roots reach must not change between two calls."""
+        self._kinds = kinds
+        self._waiting: deque[_Step] = deque()  # Bounded by what the roots reach.
+        self._met: dict[int, _Step] = {}  # each keeps its object alive, so that the ids remain valid
+        self._wait(None, roots)
+
+    def path_to(self, target: Any) -> str | None:
+        """The shortest path; `None` if it leads through something that cannot be written."""
+        step = self._step_to(target)
+        return None if step is None else "".join(one.text for one in step.from_root())
+
+    def root_of(self, target: Any) -> tuple[str, Any] | None:
+        """The name and object at which that path begins."""
+        if (step := self._step_to(target)) is None:
+            return None
+        root, *_ = step.from_root()
+        return root.text, root.obj
+
+    def _step_to(self, target: Any) -> _Step | None:
+        step = self._met.get(id(target))
+        while step is None and self._waiting and len(self._met) < _SEARCHED_OBJECTS:
+            met = self._continue_search()
+            if met is not None and met.obj is target:
+                step = met
+        return step
+
+    def _continue_search(self) -> _Step | None:
+        """The next object that had not been met."""
+        step = self._waiting.popleft()
+        obj = step.obj
+        if id(obj) in self._met:
+            return None
+        self._met[id(obj)] = step
+        if type(obj) is StandIn or type(obj) in REFERRED or is_a(obj, types.ModuleType):
+            return step
         with contextlib.suppress(Exception):  # in the student's own class: only the other paths from here are lost
-            waiting.extend(_parts(path, obj, kinds))
-    return None
+            self._wait(step, _parts(obj, self._kinds))
+        return step
+
+    def _wait(self, above: _Step | None, parts: Iterable[tuple[str, Any]]) -> None:
+        self._waiting.extend(_Step(above, text, part) for text, part in parts if type(part) not in ATOMS)
 
 
-def _parts(path: str, obj: Any, kinds: Kinds) -> Iterator[tuple[str, Any]]:
+def path_to(target: Any, roots: Iterable[tuple[str, Any]], kinds: Kinds) -> str | None:
+    """The shortest path to one object."""
+    return Paths(roots, kinds).path_to(target)
+
+
+def _parts(obj: Any, kinds: Kinds) -> Iterator[tuple[str, Any]]:
     if is_a(obj, dict):
-        yield from ((f"{path}[{_short(key)}]", value) for key, value in dict.items(obj))
+        yield from ((f"[{_short(key)}]", value) for key, value in dict.items(obj))
     for base in (list, tuple):
         if is_a(obj, base):
-            yield from ((f"{path}[{index}]", value) for index, value in enumerate(base.__iter__(obj)))
+            yield from ((f"[{index}]", value) for index, value in enumerate(base.__iter__(obj)))
     if type(obj) is types.FunctionType:
         if obj.__closure__ and kinds.function.ours(obj):
             for name, cell in zip(obj.__code__.co_freevars, obj.__closure__, strict=True):
-                yield from ((f"{path} (its variable {name})", content) for content in kinds.cell.read(cell))
+                yield from ((f" (its variable {name})", content) for content in kinds.cell.read(cell))
         return
     if is_a(obj, type):
         if made_in_notebook(obj):
-            yield from ((f"{path}.{name}", value) for name, value in tuple(of_type(obj, "__dict__").items()))
+            yield from ((f".{name}", value) for name, value in tuple(of_type(obj, "__dict__").items()))
         return
     attributes = _attributes(obj)
     if attributes is not None:
-        yield from ((f"{path}.{name}", value) for name, value in tuple(dict.items(attributes)))
+        yield from ((f".{name}", value) for name, value in tuple(dict.items(attributes)))
     else:
         kind = kinds.of(obj)
-        yield from ((f"{path} (inside)", part) for part in tuple(kind.parts(obj, kind.read(obj))))
+        yield from ((" (inside)", part) for part in tuple(kind.parts(obj, kind.read(obj))))
 
 
 def _attributes(obj: object) -> dict[str, Any] | None:

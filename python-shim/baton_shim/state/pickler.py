@@ -86,6 +86,12 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.failed = failed
         self.last: Any = None  # the last object whose reduced form was requested
         self.left_behind: list[Failure] = []
+        self.message: Any = None
+        self.saved: list[Any] = []
+
+    def record(self) -> None:
+        """Keeps in `saved` each object that it is asked to save, while none has a persistent id."""
+        self.persistent_id: Callable[[Any], int | None] = self.saved.append  # not of Python, so it costs little
 
     def dump_message(self, patches: list[Patch], rebound: dict[str, Any], extra: object) -> None:
         """Writes what methods may use while an object is rebuilt first, as a separate pickle."""
@@ -99,7 +105,8 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         if ahead:
             pickle.Pickler.dump(self, ahead)
         rest = {name: value for name, value in rebound.items() if name not in ahead}
-        pickle.Pickler.dump(self, (patches, rest, extra))  # cloudpickle hides a RecursionError
+        self.message = (patches, rest, extra)
+        pickle.Pickler.dump(self, self.message)  # cloudpickle hides a RecursionError
         for content in large:  # its holder has a number now, and so lives until the next message
             content.release()
 

@@ -71,8 +71,8 @@ def read_what_can_be(read: Callable[[StandIns | None], _Read]) -> tuple[_Read, F
 
 
 def not_rebuilt(what: object, error: BaseException) -> str:
-    """The text about an object that `what`, a class or a function, should have created."""
-    kind = name_of_type(what) if isinstance(what, type) else getattr(what, "__qualname__", None)
+    """The text about an object that `what` should have created: a class, its name, or a function."""
+    kind = name_of_type(what) if isinstance(what, type) else getattr(what, "__qualname__", what)
     return f"a {kind!r} object cannot be rebuilt here ({said(error)}) and {where_it_is(home=False)}"
 
 

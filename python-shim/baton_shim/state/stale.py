@@ -11,7 +11,7 @@ import warnings
 from typing import Any
 
 from baton_shim.state.kinds import Kinds
-from baton_shim.state.paths import path_to
+from baton_shim.state.paths import Paths
 
 _INTERNAL = ("pandas", "pyarrow")
 _TO_THE_SHELL = ("exit", "quit", "get_ipython")  # these lead to everything, including this table
@@ -26,11 +26,12 @@ def warn_of_stale_holders(old: list[Any], namespace: dict[str, Any], kinds: Kind
         return
     now = tuple(namespace.items())  # a thread may bind names meanwhile
     named = [(name, value) for name, value in now if not name.startswith("_") and name not in _TO_THE_SHELL]
+    paths = Paths(named, kinds)
     while old:
         obj = old.pop()
         if sys.getrefcount(obj) <= _HELD_HERE or type(obj).__module__.partition(".")[0] in _INTERNAL:
             continue
-        path = path_to(obj, named, kinds)
+        path = paths.path_to(obj)
         if path is not None:
             kind = f"{type(obj).__module__}.{type(obj).__qualname__}".removeprefix("builtins.")
             text = f"'{path}' still holds the {kind} from before this %%gpu cell, which had to make a new one of it"

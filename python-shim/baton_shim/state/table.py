@@ -28,11 +28,13 @@ from baton_shim.state.delta import Received, Undo, read_segments
 from baton_shim.state.footprint import Footprint, footprint
 from baton_shim.state.kept_objects import KeptObjects
 from baton_shim.state.kinds import Here, Kinds
+from baton_shim.state.kinds.graphs import count_change
 from baton_shim.state.kinds.singletons import of_interpreter
 from baton_shim.state.kinds.tensors import with_graphs
 from baton_shim.state.message import Header, Snapshot, check_versions, find_class, is_plain, join, split, versions
 from baton_shim.state.numbering import Numbering
-from baton_shim.state.paths import path_to
+from baton_shim.state.paths import Paths, path_to
+from baton_shim.state.places import take
 from baton_shim.state.rebuilding import StandIns, read_what_can_be
 from baton_shim.state.refusal import (
     StandIn,
@@ -103,7 +105,6 @@ class Table:
         self.deferred = Deferred(namespace, self._segments, self._views, self._numbering, self._kinds, self._walker)
         self._before: Before | None = None
         self._pins: list[Any] = []
-        self._undo: Undo | None = None
         self.last_undo: Undo | None = None  # in the notebook: the undo of the last applied message
         self._reserved: list[Any] = []
         self._filled: dict[int, Any] = {}  # states of large plain containers in this message
@@ -171,7 +172,7 @@ class Table:
 
     def _send(self, sending: Sending) -> Snapshot:
         """After an error nothing has changed."""
-        self._here.used.clear()
+        self._here.forget_message()
         self._kinds.owners.begin()
         next_segment, nans = self._segments.next_number, len(self._numbering.nans)
         try:
@@ -181,7 +182,7 @@ class Table:
             self._numbering.nans.forget(nans)
             self._segments.drop(range(next_segment, self._segments.next_number))
             self._segments.next_number = next_segment
-            self._here.used.clear()
+            self._here.forget_message()
             raise
         finally:
             self._slot_names.remove()
@@ -205,7 +206,7 @@ class Table:
             for name, obj in (named | sending.roots).items()
             if name in sending.unsent or not self._bindings.is_known(name, obj, replaced)
         }
-        changes = reach.changed or reach.leaves or replaced or rebound
+        changes = reach.changed or reach.reserved or replaced or rebound
         plain = not changes and is_plain(sending.extra, numbering.memo)
         if plain:
             written = self._writer.plain(sending.extra)
@@ -221,7 +222,7 @@ class Table:
             count_after=len(numbering) + len(written.fresh),
             dropped=sorted(numbering.unsent.union(sending.dying)),
             replaced=sorted(replaced),
-            reserved=[type(leaf).__name__ for leaf in reach.leaves],
+            reserved=reach.places,
             compact=not sending.given and numbering.wants_compacting(),
             deleted=list(sending.gone),
             plain=plain,
@@ -484,13 +485,13 @@ class Table:
         return news
 
     def _path_to_one(self, stand_ins: list[StandIn], rebound: dict[str, Any]) -> str | None:
-        roots = [*rebound.items(), *self.namespace.items()]
-        return next((path for one in stand_ins if (path := path_to(one, roots, self._kinds))), None)
+        paths = Paths([*rebound.items(), *self.namespace.items()], self._kinds)
+        return next((path for one in stand_ins if (path := paths.path_to(one))), None)
 
     def _read(self, received: Received, stand_ins: StandIns | None) -> tuple[Header, Any, list[Any], Undo]:
         """Like `_decode`, and also returns the undo. After an error the message has been undone."""
-        undo = self._undo = Undo(self._segments, of_memory=bool(self._home))
-        self._here.used.clear()
+        undo = self._here.undo = Undo(self._segments, of_memory=bool(self._home))
+        self._here.forget_message()
         self._filled = {}
         try:
             with collector_paused():
@@ -502,7 +503,7 @@ class Table:
             self._kinds.settle()
             raise
         finally:
-            self._undo = None
+            self._here.undo = None
         return *found, undo
 
     def _decode(self, received: Received, undo: Undo, stand_ins: StandIns | None) -> tuple[Header, Any, list[Any]]:
@@ -516,7 +517,8 @@ class Table:
         self.deferred.expect(header.deferred, undo)
         if header.modules is not None:
             self._load_modules(header.modules, undo.add_module)
-        self._reserved = [{"list": list, "dict": dict, "set": set}[name]() for name in header.reserved]
+        self._here.loaded = frozenset(sys.modules) if self._home and not header.plain else frozenset()
+        self._reserved = take(header.reserved, self._numbering, self._here.loaded, stand_ins)
         self.rebuilt = not header.plain
         if header.plain:
             message: Any = ((), {}, pickle.loads(body))
@@ -533,6 +535,8 @@ class Table:
 
     def _commit(self, header: Header, fresh: list[Any], rebound: dict[str, Any], undo: Undo, keeps_bound: bool) -> None:
         numbering = self._numbering
+        for tensor in self._here.with_other_graphs:
+            count_change(tensor)
         going = [n for n in (*header.dropped, *header.replaced) if n not in numbering.dropped]
         # Those that live on here may get a new number.
         self._walker.forget_above(set(going).difference(numbering.unreferenced_among(going)))
@@ -569,16 +573,13 @@ class Table:
 
     def _patch(self, number: int, kind: str, content: Any) -> None:
         """Called while a message is decoded."""
-        assert self._undo is not None
         objects = self._numbering.objects
-        if number >= len(objects):
-            obj = self._reserved[number - len(objects)]
-        else:
-            obj = objects[number]
-            if type(obj) is StandIn:  # the object that it represents changed in its own kernel
-                return
-            self._undo.keep(number, self._kinds.of(obj), obj)
+        obj = objects[number] if number < len(objects) else self._reserved[number - len(objects)]
+        if type(obj) is StandIn:  # the object that it represents changed in its own kernel
+            return
         by_kind = self._kinds.by_name[kind]
+        if number < len(objects) or by_kind is not self._kinds.leaf:
+            self._here.undo.keep(number, self._kinds.of(obj), obj)
         by_kind.apply(obj, content)
         if by_kind is self._kinds.leaf:
             self._filled[number] = by_kind.read(obj)

@@ -41,7 +41,7 @@ class Views:
             number = self._numbering.number(obj)
             if number is not None:
                 self._move_to(number, segment)
-        self._here.used.clear()
+        self._here.forget_message()
 
     def find_moved(self, numbers: Iterable[int]) -> None:
         """Updated tensors may have other memory now, or memory for the first time."""

@@ -16,6 +16,7 @@ from typing import Any
 from baton_shim.state.kept_objects import KeptObjects
 from baton_shim.state.kinds import ATOMS, Kinds, is_leaf
 from baton_shim.state.numbering import Numbering
+from baton_shim.state.places import PLACES, Place, new_place
 from baton_shim.state.refusal import may_be_guilty
 
 Known = tuple[Any, Any]  # a kind, and the state at the last message
@@ -29,12 +30,18 @@ class Reach:
     given: Set[int] = frozenset()  # what belongs to the other end: neither compared nor followed
     changed: list[int] = field(default_factory=list)
     states: dict[int, Any] = field(default_factory=dict)  # current states of the changed objects
-    leaves: list[Any] = field(default_factory=list)  # large plain containers that the other end does not know
-    as_leaves: dict[int, Any] = field(default_factory=dict)  # states of those, and of changed ones of the same kind
+    reserved: list[Any] = field(default_factory=list)  # unknown to the other end, which provides the objects to fill
+    places: list[Place] = field(default_factory=list)  # for each of these
+    of_modules: dict[int, Place] | None = None  # those of objects that the student's own modules hold
+    as_leaves: dict[int, Any] = field(default_factory=dict)  # states of new and changed large plain containers
     has_nan: bool = False  # whether a new or changed object contains one
     unknown: dict[int, Any] = field(default_factory=dict)  # by id, kept alive while the ids are in use
     unreadable: set[int] = field(default_factory=set)  # ids of unknown objects that do not show what they hold
     views: list[Any] = field(default_factory=list)  # new and changed objects that may share memory
+
+    def reserve(self, obj: Any, place: Place) -> None:
+        self.reserved.append(obj)
+        self.places.append(place)
 
 
 _UNREADABLE = object()
@@ -74,7 +81,7 @@ class Walker:
         obj = self.numbering.objects[number]
         kind = self.kinds.of(obj)
         if self.kinds.why_not(obj) is not None:
-            with suppress(Exception):  # the class's own code failed: it kept_objects
+            with suppress(Exception):  # the class's own code failed: it stays
                 if may_be_guilty(obj):  # a file may be closed, for example, and is sent then
                     self.states[number] = (self.kinds.unsendable, None)
         elif kind.changes:
@@ -148,7 +155,7 @@ class Walker:
 
     def _known_of(self, strangers: list[Any], reach: Reach) -> set[int]:
         """The known objects among these, and those that these refer to."""
-        memo, unknown = self.numbering.memo, reach.unknown
+        memo, unknown, places = self.numbering.memo, reach.unknown, reach.of_modules
         numbers: set[int] = set()
         while strangers:
             obj = strangers.pop()
@@ -162,11 +169,21 @@ class Walker:
                 unknown[id(obj)] = obj
                 state = self.kinds.leaf.read_if_leaf(obj)
                 if state is None:
+                    if places is None:
+                        places = self._places(reach)
+                    if id(obj) in places and self.kinds.of(obj).can_be_taken:
+                        reach.reserve(obj, places[id(obj)])
                     strangers += self._parts(obj, reach)
                 else:
-                    reach.as_leaves[len(self.numbering) + len(reach.leaves)] = state
-                    reach.leaves.append(obj)
+                    reach.as_leaves[len(self.numbering) + len(reach.reserved)] = state
+                    reach.reserve(obj, new_place(obj))
         return numbers
+
+    def _places(self, reach: Reach) -> dict[int, Place]:
+        """Where the other end may have its own ones of unknown objects."""
+        if reach.of_modules is None:
+            reach.of_modules = PLACES.look() if self.kinds.variables.own else {}
+        return reach.of_modules
 
     def _sift(self, level: list[int], reach: Reach) -> tuple[list[int], list[Any]]:
         """Which of these objects have not changed, and what the others refer to."""
@@ -242,8 +259,8 @@ class Walker:
         memo = self.numbering.memo
         known = self.states.get(number)
         is_known_leaf = known is not None and known[0] is self.kinds.leaf
-        kept_objects = known is None and self.kinds.why_not(obj) is not None
-        if is_known_leaf or kept_objects or type(obj) in ATOMS or number in self.numbering.dropped or is_leaf(obj):
+        stays_here = known is None and self.kinds.why_not(obj) is not None
+        if is_known_leaf or stays_here or type(obj) in ATOMS or number in self.numbering.dropped or is_leaf(obj):
             below: tuple[int, ...] = ()
         else:
             kind, state = known if known is not None else (self.kinds.of(obj), None)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from baton_shim.state.deep import with_deep_stack
 from baton_shim.state.deferred import Budget
 from baton_shim.state.failures import failure_of
+from baton_shim.state.fresh import RECORDED_ABOVE
 from baton_shim.state.kinds import Here, Kinds
 from baton_shim.state.numbering import Numbering
-from baton_shim.state.paths import path_to
+from baton_shim.state.paths import Paths
 from baton_shim.state.pickler import Failure, NanPickler, Patch, TablePickler
 from baton_shim.state.refusal import Refused
 from baton_shim.state.walk import Reach
@@ -85,10 +86,15 @@ class Writer:
         Raises `Refused` for a certain name in the notebook kernel that cannot be sent.
         """
         patches = self._patches(reach, last)
-        file, pickler = self._dump(patches, rebound, sending, replaced, reach)
+        start = self._numbering.memo_for(replaced, reach.reserved)
+        file, pickler = self._dump(patches, rebound, sending, start, reach)
+        fresh = self._numbering.numbered_by(pickler, start, reach.reserved)
+        names: dict[int, list[str]] = {}
+        for name, root in sending.roots.items():
+            names.setdefault(id(root), []).append(name)
         left: dict[str, str] = {}
         for obj, reason, hint in pickler.left_behind:
-            for name in (name for name, root in sending.roots.items() if root is obj):
+            for name in names.get(id(obj), ()):
                 if not sending.home:
                     left[name] = reason
                 elif name in sending.certain:
@@ -96,7 +102,7 @@ class Writer:
         return Written(
             file.getvalue(),  # without a copy; a view of the file would keep it from closing
             pickler.large.buffers,
-            [None if type(obj) is Patch else obj for obj in self._numbering.numbered_by(pickler)],  # as its reader has
+            [None if type(obj) is Patch else obj for obj in fresh],  # as its reader has
             [(obj, reason) for obj, reason, _ in pickler.left_behind],
             left,
         )
@@ -106,26 +112,29 @@ class Writer:
         kinds, objects = self._kinds, self._numbering.objects
         order = sorted(reach.changed, key=lambda n: (n in last, kinds.of(objects[n]).hashes, n))
         patches = []
+        for number, obj in enumerate(reach.reserved, len(objects)):
+            is_leaf = number in reach.as_leaves
+            kind = kinds.leaf if is_leaf else kinds.of(obj)
+            state = reach.as_leaves[number] if is_leaf else kind.read(obj)
+            patches.append(Patch(number, kind.name, kind.content(obj, state)))
         for number in order:
             obj = objects[number]
             kind = kinds.leaf if number in reach.as_leaves else kinds.of(obj)
             patches.append(Patch(number, kind.name, kind.content(obj, reach.states[number])))
-        leaf = kinds.leaf
-        for number, obj in enumerate(reach.leaves, len(objects)):
-            patches.append(Patch(number, leaf.name, leaf.content(obj, None)))
         return patches
 
     def _dump(
-        self, patches: list[Patch], rebound: dict[str, Any], sending: Sending, replaced: Iterable[int], reach: Reach
+        self, patches: list[Patch], rebound: dict[str, Any], sending: Sending, start: dict[int, Any], reach: Reach
     ) -> tuple[io.BytesIO, TablePickler]:
         """Pickles again, with a stand-in for each object whose pickling fails."""
         named = [*sending.roots.items(), *sending.places]
+        names = {id(root): name for name, root in reversed(named)} if sending.home else {}
+        paths = Paths(named, self._kinds)
 
         def explain(obj: Any, reason: str) -> str:
-            name = next((name for name, root in named if root is obj), None) if sending.home else None
-            if name is not None:
+            if (name := names.get(id(obj))) is not None:
                 return str(Refused(name, reason))
-            path = path_to(obj, named, self._kinds) or f"a {type(obj).__qualname__}"
+            path = paths.path_to(obj) or f"a {type(obj).__qualname__}"
             return f"'{path}' {reason} and {self._here.where_it_is}"
 
         failed: dict[int, Failure] = {}
@@ -136,8 +145,10 @@ class Writer:
             file = io.BytesIO()
             kind = NanPickler if reach.has_nan else TablePickler
             pickler = kind(file, self._kinds, self._patch, explain, self._numbering.nans, failed)
-            pickler.memo = self._numbering.memo_for(replaced, reach.leaves)
-            self._here.used.clear()
+            pickler.memo = start
+            if kind is TablePickler and len(start) >= RECORDED_ABOVE:
+                pickler.record()
+            self._here.forget_message()
             pickler.dump_message(patches, rebound, sending.extra)
             return file
 
@@ -149,9 +160,9 @@ class Writer:
                     file = with_deep_stack(dump)
                 return file, pickler
             except Exception as error:
-                failure = failure_of(pickler.last, error, named, failed, self._kinds)
+                failure = failure_of(pickler.last, error, paths, failed)
                 if len(failed) >= _MOST_FAILURES:
-                    if (path := path_to(failure[0], named, self._kinds)) is None:
+                    if (path := paths.path_to(failure[0])) is None:
                         raise
                     raise Refused(path, *failure[1:]) from None
                 failed[id(failure[0])] = failure

@@ -34,12 +34,14 @@ class Difference(NamedTuple):
 class Surroundings:
     """One end's view of the surroundings of both ends."""
 
-    def __init__(self, namespace: Mapping[str, Any], modules: LocalModules) -> None:
+    def __init__(self, namespace: Mapping[str, Any], modules: LocalModules, log_files: Part) -> None:
+        """`log_files`: those of this end."""
         JAX.watch()
         REGISTERED.watch()
         PRINTERS.watch()
         self.namespace = namespace
         self.modules = modules
+        self._log_files = log_files
         self.settings = Settings()
         modules.give_environment = self.settings.give_environment_first
         self.patches = Patches()
@@ -51,7 +53,14 @@ class Surroundings:
         from baton_shim.surroundings.hooks import Hooks
         from baton_shim.surroundings.ipython import ErrorHandler
 
-        return [self.settings, Figures(), Handlers(self.namespace), Hooks(self.patches), ErrorHandler()]
+        return [
+            self.settings,
+            Figures(),
+            Handlers(self.namespace),
+            self._log_files,
+            Hooks(self.patches),
+            ErrorHandler(),
+        ]
 
     def add(self, part: Part) -> None:
         self._parts.append(part)
@@ -91,7 +100,7 @@ class Surroundings:
             if name == self.settings.name:
                 kinds = said.get(name) or {}
                 kept[name] = {kind: one for kind, one in kinds.items() if kind not in changed}
-            else:
+            elif name != self._log_files.name:  # its records are new in any case
                 kept.pop(name, None)
         return kept
 

@@ -2,7 +2,7 @@
 
 They are objects of the notebook like any other, so they are sent in the table's message itself, not as bytes. Loggers
 are sent by name. What a library attached to its own loggers is not sent, because each process has its own; nor is
-anything that writes to an open file.
+anything that writes to an open file (`log_files.py`).
 
 **Invariant:** if neither side has a handler of the notebook, nothing is sent.
 """
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from baton_shim.surroundings.forwarding import Forwarder
 from baton_shim.surroundings.warnings_and_logs import plain_handler
 
 if TYPE_CHECKING:
@@ -95,5 +96,7 @@ def is_plain(part: Any) -> bool:
 
 
 def can_be_sent(part: Any) -> bool:
+    if isinstance(part, (logging.FileHandler, Forwarder)):  # a file may be opened later
+        return False
     stream = getattr(part, "stream", None)
     return not isinstance(stream, io.IOBase) or isinstance(stream, io.StringIO) or stream in (sys.stdout, sys.stderr)

@@ -9,6 +9,8 @@ change afterwards.
 
 from __future__ import annotations
 
+import collections
+import copy
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -42,17 +44,31 @@ class Kind(NamedTuple):
 
     def look(self) -> Any:
         """The current value in this process."""
-        return self.get(sys.modules[self.module])
+        return frozen(self.get(sys.modules[self.module]))
 
     def at_first(self) -> Any:
         if self.fresh is AS_NOW:
             return self.look()
-        return self.fresh(sys.modules[self.module]) if callable(self.fresh) else self.fresh
+        return frozen(self.fresh(sys.modules[self.module]) if callable(self.fresh) else self.fresh)
 
     def apply(self, difference: Any) -> Troubles:
         return self.set(sys.modules[self.module], difference)
 
 
+def frozen(value: Any) -> Any:
+    """A copy of containers in containers, which later changes in place do not reach."""
+    kind = type(value)
+    if kind in _PLAIN or (kind is tuple and _PLAIN.issuperset(map(type, value))):
+        return value
+    if kind is dict:
+        return {name: one if type(one) in _PLAIN else frozen(one) for name, one in value.items()}
+    if kind is list or kind is tuple:
+        return kind([one if type(one) in _PLAIN else frozen(one) for one in value])
+    return copy.copy(value) if isinstance(value, _CONTAINERS) else value
+
+
+_PLAIN = frozenset((int, float, complex, bool, str, bytes, type(None)))  # the state of a generator has many numbers
+_CONTAINERS = (dict, list, set, bytearray, collections.deque)
 _MISSING = object()
 
 

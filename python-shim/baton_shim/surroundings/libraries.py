@@ -9,7 +9,7 @@ from typing import Any
 
 from baton_shim.surroundings.formats import FLOATS, is_of_notebook
 from baton_shim.surroundings.jax_settings import JAX_SETTINGS
-from baton_shim.surroundings.kind import Kind, entries, rows
+from baton_shim.surroundings.kind import Kind, entries, frozen, rows
 
 
 def numpy_errors(numpy: Any) -> dict[str, Any]:
@@ -37,15 +37,11 @@ class PandasOptions:
     def look(self, _: Any) -> dict[str, Any]:
         config: Any = sys.modules["pandas._config.config"]
         if self._seen != config._global_config:
-            self._seen = copied(config._global_config)
+            self._seen = frozen(config._global_config)
             options = ((config._registered_options.get(name), name, value) for name, value in flat(self._seen))
             changed = {name: value for option, name, value in options if option and value != option.defval}
             self._found = {name: one for name, one in changed.items() if name != FLOATS or not is_of_notebook(one)}
         return self._found
-
-
-def copied(tree: dict[str, Any]) -> dict[str, Any]:
-    return {name: copied(value) if isinstance(value, dict) else value for name, value in tree.items()}
 
 
 def flat(tree: dict[str, Any], above: str = "") -> Any:

@@ -69,7 +69,10 @@ class Patches:
         self._note(owners(text, namespace))
 
     def expect(self, text: str, namespace: Mapping[str, Any]) -> None:
-        """Records the present values in modules and classes that this code is about to set, or to import and set."""
+        """Records the places that this code is about to set, or to import and set, and the present values there.
+
+        Afterwards, the code's names may mean nothing: a `del` or `%reset` may have deleted them.
+        """
         if SETS.search(text) is None:
             return
         imported: dict[str, Any] = {}
@@ -79,6 +82,7 @@ class Patches:
             else:
                 late.when_imported(module, partial(self.expect, text, namespace))
         for key in owners(text, ChainMap(imported, namespace)):  # type: ignore[arg-type]
+            self._note([key])
             owner = owner_of(*key[:2])
             if key[2] and isinstance(owner, (types.ModuleType, type)):
                 self._keep(key, value_of(owner, key[2]))
@@ -125,6 +129,7 @@ class Patches:
     def apply(self, before: Iterable[tuple[Key, Any]], now: list[tuple[Key, Any]], undo: OnUndo) -> None:
         known, staying = dict(before), {key for key, _ in now}
         undo(partial(self._restore, dict(self._before), dict(self._waiting)))
+        self._note(key for key in staying if key[2] != _REGISTERED)
         for key, one in [*((key, self._put_back(key)) for key in known.keys() - staying), *now]:
             owner = owner_of(key[0], key[1])
             if owner is None:

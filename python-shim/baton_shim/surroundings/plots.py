@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import os
 import re
@@ -20,16 +22,30 @@ OF_THE_MACHINE = re.compile(
     r"tk\..*|keymap\..*|datapath"
 )
 
+CYCLE = "axes.prop_cycle"
 
-class Parameters:
-    def __init__(self) -> None:
-        self._seen: dict[str, Any] = {}
 
-    def look(self, matplotlib: Any) -> dict[str, Any]:
-        """Avoids the class's own methods, which are slow and warn about deprecated parameters."""
-        if not dict.__eq__(self._seen, matplotlib.rcParams):
-            self._seen = dict(dict.items(matplotlib.rcParams))
-        return self._seen
+def parameters(matplotlib: Any) -> dict[str, Any]:
+    """Avoids the class's own methods, which are slow and warn about deprecated parameters."""
+    found = dict(dict.items(matplotlib.rcParams))
+    if CYCLE in found:  # `*=` changes it in place
+        found[CYCLE] = copy.copy(found[CYCLE])
+    return found
+
+
+def default_parameters(matplotlib: Any) -> dict[str, Any]:
+    """matplotlib's own record of the defaults shares its lists with the parameters, so these are read from its file."""
+    found = dict(dict.items(matplotlib.rcParamsDefault))
+    with contextlib.suppress(Exception):  # it has no public function for this
+        path = matplotlib.cbook._get_data_path("matplotlibrc")
+        read = matplotlib._rc_params_in_file(path, transform=uncommented, fail_on_error=True)
+        found |= {name: value for name, value in dict.items(read) if name == CYCLE or isinstance(value, list)}
+    return found
+
+
+def uncommented(line: str) -> str:
+    """A line of matplotlib's file of defaults."""
+    return line.removeprefix("#")
 
 
 def of_everywhere(before: Any, now: Any) -> Any:
@@ -190,9 +206,9 @@ def named(backend: str | None) -> str | None:
 
 PLOTS: tuple[Kind, ...] = (
     entries(
-        *("matplotlib.rcParams", "A parameter of matplotlib", "matplotlib", Parameters().look),
+        *("matplotlib.rcParams", "A parameter of matplotlib", "matplotlib", parameters),
         lambda matplotlib, name, value: matplotlib.rcParams.__setitem__(name, value),
-        fresh=lambda matplotlib: dict(dict.items(matplotlib.rcParamsDefault)),
+        fresh=default_parameters,
         difference=of_everywhere,
     ),
     *rows(

@@ -9,27 +9,9 @@ from typing import Any
 from baton_shim.surroundings.kind import Kind, rows
 
 
-class NumpyRandom:
-    def __init__(self) -> None:
-        self._raw: bytes | None = None
-        self._found = b""
-
-    def look(self, random: Any) -> bytes:
-        raw = memory(random.get_bit_generator())
-        if raw is None or raw != self._raw:
-            state = random.get_state(legacy=False)
-            self._found = pickle.dumps(state, protocol=5)
-            self._raw = None if state.get("has_gauss") else raw
-        return self._found
-
-
-def memory(generator: Any) -> bytes | None:
-    """Everything that a draw changes, except a second normal number that is kept for the next call."""
-    if type(generator).__name__ != "MT19937":
-        return None
-    import ctypes
-
-    return ctypes.string_at(generator.ctypes.state_address, 625 * 4)
+def numpy_state(random: Any) -> bytes:
+    """Includes the second normal number that numpy keeps for the next call: `set_state` may change only that."""
+    return pickle.dumps(random.get_state(legacy=False), protocol=5)
 
 
 class TorchRandom:
@@ -111,7 +93,7 @@ RANDOMNESS: tuple[Kind, ...] = (
     *rows("The state of 'random'", "random", ("state", "getstate", "setstate", None)),
     *rows(
         *("The state of 'numpy.random'", "numpy.random"),
-        ("state", NumpyRandom().look, lambda random, state: random.set_state(pickle.loads(state)), None),
+        ("state", numpy_state, lambda random, state: random.set_state(pickle.loads(state)), None),
     ),
     Kind(
         *("torch.random", "The state of torch's generators", "torch", TORCH.look, TORCH.apply, None),

@@ -13,6 +13,7 @@ import functools
 import itertools
 import os
 import sys
+import types
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,7 @@ NOTED = {
         *("enable_flash_sdp", "enable_mem_efficient_sdp", "enable_math_sdp", "enable_cudnn_sdp"),
         *("preferred_linalg_library", "preferred_blas_library"),
     ),
+    "tqdm.std": ("tqdm.pandas",),
 }
 
 RETURN_THE_PREVIOUS = ("umask", "stack_size", "field_size_limit")
@@ -80,8 +82,11 @@ class Registered:
             *kinds, name = place.rstrip("*").split(".")
             owner = found_in(module, kinds)
             function = getattr(owner, name, None)
-            if function is not None:  # this version of the library has it
-                setattr(owner, name, self._noted(function, module, ".".join((*kinds, name))))
+            path = ".".join((*kinds, name))
+            if isinstance(function, types.MethodType):  # a class method, whose calls are recorded with the class
+                setattr(owner, name, classmethod(self._noted(function.__func__, module, path)))
+            elif function is not None:  # this version of the library has it
+                setattr(owner, name, self._noted(function, module, path))
 
     def _noted(self, function: Callable[..., Any], module: str, place: str) -> Callable[..., Any]:
         @functools.wraps(function)

@@ -62,7 +62,11 @@ class Settings:
     @contextmanager
     def put_back(self) -> Iterator[None]:
         """Restores all settings afterwards."""
-        before = [(kind, kind.look()) for kind in kinds() if kind.is_here()]
+        before = []
+        for kind in kinds():
+            with suppress(Exception):  # as in `look`
+                if kind.is_here():
+                    before.append((kind, kind.look()))
         try:
             yield
         finally:

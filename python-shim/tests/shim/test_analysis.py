@@ -260,5 +260,57 @@ def test_long_data_is_not_walked_to_its_end() -> None:
     assert names_of("data", data=data)[0] == "data"
 
 
+DEEP = """
+def tree(depth): return [tree(depth - 1), tree(depth - 1)] if depth else [held]
+def held(): return a
+"""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "[[[w, w + 1] for w in range(20)] for _ in range(5000)]",
+        "[{'spans': [[1, 2], [3, 4]], 'words': [['a'], ['b']]} for _ in range(9900)]",
+        "{n: [[w] for w in range(20)] for n in range(9900)}",
+    ],
+)
+def test_code_is_found_beside_large_data(data: str) -> None:
+    runner = "class Model:\n    def forward(self): return a\nclass Runner: pass\nr = Runner()"
+    assert names_of("r", f"{runner}\nr.data = {data}\nr.parts = {{'model': [[Model()]]}}", a=[1])[0] == "a r"
+
+
+def test_code_behind_more_objects_than_are_searched() -> None:
+    """Then it may be any function of the notebook."""
+    assert names_of("x", f"{DEEP}\nx = tree(16)", a=[1])[0] == "a held tree x"
+    assert names_of("x", f"{DEEP}\nx = tree(8); x[:] = [x[:]]", a=[1])[0] == "a x"
+    assert names_of("x", f"{DEEP}\nx = [[]]", a=[1])[0] == "x"
+
+
+HOLDERS = {
+    "array": "np.array([C(), C()], dtype=object)",
+    "array of functions beside texts": "[np.array(['a'], dtype=STRINGS()), np.array([f], dtype=object)]",
+    "array of functions": "np.array([[f, len]], dtype=object)",
+    "array in an array": "np.array([np.array([C(), None], dtype=object), 1], dtype=object)",
+    "long array": "np.array([C()] * 20_000, dtype=object)",
+    "records": "np.array([(1, C())], dtype=[('n', int), ('one', object)])",
+    "array of an own class": "np.array([C(), C()], dtype=object).view(Own)",
+    "frame": "pd.DataFrame({'n': [1], 'one': [C()]})",
+    "series": "pd.Series([f], index=['f'])",
+    "weak reference": "[weakref.ref(kept)]",
+    "weak reference to a method": "weakref.WeakMethod(kept.m)",
+    "weak set": "weakref.WeakSet([kept])",
+    "weak dict": "weakref.WeakValueDictionary(one=kept)",
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_code_in_what_the_garbage_collector_does_not_show(holder: str) -> None:
+    classes = "class C:\n    def m(self): return f()\nclass Own(np.ndarray): pass\ndef f(): return a\nkept = C()"
+    texts = "STRINGS = getattr(np.dtypes, 'StringDType', str)"  # NumPy 2 has them
+    imports = f"import weakref, numpy as np, pandas as pd\n{texts}"
+    names, _ = names_of("x", f"{imports}\n{classes}\nx = {HOLDERS[holder]}", a=[1])
+    assert {"a", "x"} <= set(names.split())
+
+
 def test_functions_of_other_modules_are_not_followed() -> None:
     assert names_of("reduce(f, [])", "def f(): pass\nreduce_ = 1", reduce=functools.reduce)[0] == "f reduce"

@@ -185,6 +185,11 @@ CALLS = [
     ("np.set_printoptions(formatter={'float': lambda value: f'<{value:.1f}>'})", "str(np.ones(1))", "'[<1.0>]'"),
     ("np.set_printoptions(formatter=None)", "str(np.ones(1))", "'[1.]'"),
     ("pd.options.display.float_format = lambda value: f'<{value:.1f}>'", "str(pd.Series([1.0]))[4:9]", "'<1.0>'"),
+    (
+        "from tqdm import tqdm\ntqdm.pandas(desc='Rows', disable=True)",
+        "pd.Series([1, 2]).progress_apply(lambda n: n + 1).tolist(), hasattr(pd.DataFrame, 'progress_map')",
+        "([2, 3], True)",
+    ),
     ("pd.reset_option('display.float_format')", "str(pd.Series([1.0]))[5:8]", "'1.0'"),
     (
         "import xml.etree.ElementTree as trees\ntrees.register_namespace('course', 'http://course')",

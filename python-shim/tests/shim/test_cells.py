@@ -493,3 +493,11 @@ def test_inline_figures(baton: Baton) -> None:
     assert cell.reply["status"] == "ok", cell.traceback
     assert [sorted(content["data"]) for content in cell.all("display_data")] == [["image/png", "text/plain"]]
     assert baton.run("print(len(ax.lines))").text() == "1\n"
+
+
+def test_a_mark_of_the_notebook_is_no_mark_of_a_library(baton: Baton) -> None:
+    """`multiprocessing`, which most libraries load, gives the notebook's module a second name."""
+    baton.run("import multiprocessing\nMISSING = object()\nkept = [MISSING]")
+    cell = baton.run("%%gpu\nmore = [MISSING, kept[0]]\nOTHER = object()")
+    assert (cell.all("error"), cell.text("stderr")) == ([], "")
+    assert baton.value("all(one is MISSING for one in more), OTHER is MISSING") == "(True, False)"

@@ -308,3 +308,35 @@ def test_an_interrupt_after_a_state_was_saved_says_so(baton: Baton) -> None:
     hook(baton, "answer_save(); strike_in(SavedStates, '_report')")
     cell = baton.run("x = 1\n%gpu_save one x")
     assert cell.traceback == "KeyboardInterrupt: Saving x: interrupted, but it was already done"
+
+
+def test_a_cell_that_waits_looks_only_once_at_what_it_reaches(baton: Baton) -> None:
+    """Not again for each message, and not at all if its names tell that it has to wait."""
+    hook(
+        baton,
+        "def counted(*arguments, real=Background._footprint): Background.looks += 1; return real(*arguments)\n"
+        "Background._footprint, Background.looks = counted, 0",
+    )
+    looks = "__import__('baton_shim').notebook.background.Background.looks"
+    baton.run("rows = [1]; alias = [rows]")
+
+    def looks_in(code: str) -> int:
+        end = threading.Event()
+        baton.before_finish = end.wait
+        assert baton.run("%%gpu --background job\nrows.append(len(rows))").reply["status"] == "ok"
+        before = int(baton.value(looks))
+
+        def send_and_end_when_it_waits() -> bool:
+            if not end.is_set() and any(kind == "stream" for kind, _ in baton.seen):
+                for _ in range(20):
+                    baton.home.send("released", {"call": 0})
+                end.set()
+            return False
+
+        assert baton.run(code, interrupt_when=send_and_end_when_it_waits).reply["status"] == "ok"
+        baton.before_finish = lambda: None
+        return int(baton.value(looks)) - before
+
+    assert looks_in("alias[0].append(5)") == 1
+    assert looks_in("rows = [5]") == 0
+    assert baton.value("alias, rows") == "([[1, 1, 5, 3]], [5])"

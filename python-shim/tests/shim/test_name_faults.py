@@ -198,6 +198,16 @@ def test_a_deletion_in_text(baton: Baton) -> None:
     assert baton.value("'x' in globals()") == "False"
 
 
+def test_reset_counts_the_results_in_the_notebook(baton: Baton) -> None:
+    def reset(magic: str) -> str:
+        baton.run("1")
+        baton.run("%%gpu\n2")
+        return baton.run(magic + "%reset -f out\n%reset -f out").text()
+
+    expected = "Flushing output cache (2 entries)\nFlushing output cache (0 entries)\n"
+    assert (reset(""), reset("%%gpu\n")) == (expected, expected)
+
+
 def test_reset_in_a_cell(baton: Baton) -> None:
     baton.run("x = 1; steps = (n for n in [])")
     assert baton.run("%%gpu\n%reset -f").reply["status"] == "ok"
@@ -290,6 +300,30 @@ def test_status_names_what_was_looked_up(baton: Baton) -> None:
     baton.run("x = bytes(3 << 20)")
     baton.run("%%gpu\nlen(eval('x' + ''))")
     assert "x (3.0 MiB): the cell looked it up while it ran" in baton.run("%gpu_status").text()
+
+
+MODEL = """
+scale = 3
+def helper(x): return x * scale
+class Model:
+    def forward(self, x): return helper(x)
+def train(model, data): return sum(model.forward(len(row)) for row in data[:3])
+"""
+
+
+def test_the_functions_of_a_model_arrive_beside_large_data(baton: Baton) -> None:
+    baton.run(f"{MODEL}\ndata = [[[w, w + 1] for w in range(20)] for _ in range(5000)]; model = Model()")
+    assert baton.run("%%gpu\ntrain(model, data)").result == "180"
+    assert baton.asked == []
+
+
+def test_the_functions_of_objects_in_arrays_and_weak_references_arrive(baton: Baton) -> None:
+    baton.run(f"import weakref, numpy as np\n{MODEL}\nkept = Model(); models = np.array([kept, Model()], dtype=object)")
+    assert baton.run("%%gpu\n[model.forward(1) for model in models]").result == "[3, 3]"
+    baton.run("def more(x): return 2 * x\nclass Other(Model):\n    def forward(self, x): return more(x)")
+    baton.run("last = Other(); back = weakref.ref(last)")
+    assert baton.run("%%gpu\nback().forward(2)").result == "4"
+    assert baton.asked == []
 
 
 def test_pickled_by_name(baton: Baton) -> None:

@@ -33,6 +33,23 @@ assert not hasattr(course, "late")
 import course.late
 assert (course.early.value, course.late.value) == (1, 2)
 """
+SEARCH = """
+import sys
+from importlib.util import find_spec
+from baton_shim.base import late
+from baton_shim.session.preload import Preloaded
+sys.path.insert(0, sys.argv[1])
+preloaded = Preloaded()
+preloaded.load("course")
+preloaded.watch()
+known = set(sys.modules)
+assert find_spec("course").submodule_search_locations == [sys.argv[1] + "/course"]
+assert set(sys.modules) == known
+arrived = []
+late.when_imported("course.early", lambda: arrived.append("course.early"))
+import course
+assert arrived == ["course.early"]
+"""
 VIRTUAL = """
 from baton_shim.session import zygote
 preloaded = zygote.load(["torch"], lambda line: None)
@@ -54,6 +71,15 @@ def test_a_package_keeps_the_parts_that_always_return_with_it(tmp_path: Path) ->
     (tmp_path / "course/early.py").write_text("value = 1\n")
     (tmp_path / "course/late.py").write_text("value = 2\n")
     loaded = subprocess.run([sys.executable, "-c", RETURN, tmp_path], capture_output=True, text=True, timeout=100)
+    assert loaded.returncode == 0, loaded.stderr
+
+
+def test_a_library_that_only_looks_for_another_does_not_load_it(tmp_path: Path) -> None:
+    """As polars does with PyTorch, which is completed when it is imported."""
+    (tmp_path / "course").mkdir()
+    (tmp_path / "course/__init__.py").write_text("import course.early\n")
+    (tmp_path / "course/early.py").touch()
+    loaded = subprocess.run([sys.executable, "-c", SEARCH, tmp_path], capture_output=True, text=True, timeout=100)
     assert loaded.returncode == 0, loaded.stderr
 
 

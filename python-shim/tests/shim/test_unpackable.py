@@ -46,6 +46,15 @@ def test_what_a_cell_made_stays_in_the_session(baton: Baton, case: str) -> None:
     assert baton.value("other[2] > 0, held, first") == "(True, [3], [[2]])"
 
 
+def test_an_earlier_value_of_a_cell_that_shows_all(baton: Baton) -> None:
+    make, _ = MADE["nested too deeply"]
+    baton.run("%config InteractiveShell.ast_node_interactivity = 'all'")
+    cell = baton.run(f"%%gpu\n{make}\nnew = 7\nheld\ndel held\nnew")
+    assert cell.reply["status"] == "ok", cell.traceback
+    assert "warning: The result " in cell.text("stderr")
+    assert baton.value("new, _, type(__).__name__") == "(7, 7, 'StandIn')"
+
+
 def test_what_a_cell_put_into_an_object_of_the_notebook(baton: Baton) -> None:
     """The object keeps its contents here until a cell can return it again."""
     make, _ = MADE["too many failures"]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from baton_shim.state import Table
 from baton_shim.state.footprint import Footprint, merged, overlap
+from harness import Pair
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,3 +67,13 @@ def test_what_cannot_be_looked_into_is_told() -> None:
     generator = (n for n in SHARED)
     assert reached([generator]).opaque is generator
     assert reached([1], Handle(2)).opaque is None
+
+
+def test_global_variables_of_a_script_count_if_a_function_assigns_them(pair: Pair) -> None:
+    script = "number, rows = 0, []\ndef count(): global number; number += 1\ndef read(): return number\ndef add(): rows"
+    pair.local(f"script = {{'__name__': 'script'}}; exec({script!r}, script)")
+    pair.local("count, read, add, rows = map(script.get, ('count', 'read', 'add', 'rows'))")
+    counted = pair.table.footprint([pair.namespace["count"]], lambda obj: None)
+    assert counted.common(pair.table.footprint([pair.namespace["read"]], lambda obj: None)).name == "number"
+    added = pair.table.footprint([pair.namespace["add"]], lambda obj: None)
+    assert list(added.objects.values()) == [pair.namespace["rows"]]

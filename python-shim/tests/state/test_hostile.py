@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
+from unittest.mock import MagicMock
 
 import pytest
 from baton_shim.notebook import analysis
@@ -193,6 +195,16 @@ def test_properties_are_not_read(processes: Pair) -> None:
         assert processes.remote(f"x.n = {n}", "x", "held") == {"error": None}
         assert home["held"][1]().n == n
     assert not [name for name in home["asked"] if not name.startswith("__")]
+
+
+def test_a_library_that_a_test_has_replaced(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands in place of its classes claims no object."""
+    monkeypatch.setitem(sys.modules, "pyarrow", MagicMock())
+    pair.local("class P: pass\np = P(); p.n = 1")
+    for n in (1, 2):
+        pair.local(f"p.n = {n}")
+        assert pair.remote("seen = p.n", "p") == {"error": None}
+        assert pair.namespace["seen"] == n
 
 
 ARCHIVE = """

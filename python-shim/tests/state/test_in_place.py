@@ -293,3 +293,43 @@ def test_a_class_whose_module_numpy_has_not_loaded_yet(pair: Pair, monkeypatch: 
     }
     assert pair.namespace["seen"] == (True, True)
     assert pair.namespace["x"].a.tolist() == [0, 5, 0]
+
+
+PARTLY = """
+class Own:
+    def __init__(self, held): self.held, self.n = held, 0
+    def __getstate__(self): return self.held, self.n
+    def __setstate__(self, state): self.held, self.n = state
+class Whole:
+    def __init__(self, held): self.held = held
+    def __getstate__(self): return self.held
+    def __setstate__(self, state): self.held = state
+"""
+
+
+@pytest.mark.parametrize(
+    ("make", "held"),
+    [
+        ("partial(f, d)", "x.args[0]"),
+        ("partial(f, (d, l))", "x.args[0][0]"),
+        ("partial(f, one=d)", "x.keywords['one']"),
+        ("Own(d)", "x.held"),
+        ("Own((l, d))", "x.held[1]"),
+        ("Whole(d)", "x.held"),
+    ],
+)
+@pytest.mark.parametrize("first", ["here", "there"])
+def test_a_dict_in_an_object_with_its_own_pickling(pair: Pair, make: str, held: str, first: str) -> None:
+    pair.local(f"from functools import partial\ndef f(*given, one=None): pass\n{PARTLY}d = {{'n': 0}}; l = [d]")
+    pair.local(f"x = {make}; parts = []")
+    for number in range(4):
+        change = f"d['n'] += 1; parts.append({held} is d); l.append({number})"
+        if (number % 2 == 0) == (first == "here"):
+            pair.local(change)
+        else:
+            assert pair.remote(change, "x", "d", "l", "parts") == {"error": None}
+    pair.local(f"parts.append({held} is d and l[0] is d)")
+    assert pair.namespace["parts"] == [True] * 5
+    assert pair.namespace["d"] == {"n": 4}
+    assert pair.remote(f"{held}['n'] = 7", "x") == {"error": None}
+    assert pair.namespace["d"] == {"n": 7}

@@ -130,9 +130,14 @@ def test_what_was_written_to_moves_and_nothing_else(pair: Pair, kind: str, stamp
             assert pair.remote("pass" if at_home else code, "x") == {"error": None}
             assert pair.namespace["keep"][0] is pair.namespace["x"]
             assert eval(shown, pair.namespace) == pair.ask(shown) == eval(shown, expected)
-        pair.remote("pass", "x")
-        pair.remote("pass", "x")
-        assert pair.up[0] < IDLE_BYTES and pair.down[0] < IDLE_BYTES
+        # A message may also tell what is out of reach now, which is looked for from time to time.
+        assert any(is_idle(pair) for _ in range(4))
+
+
+def is_idle(pair: Pair) -> bool:
+    """Whether the next cell, which changes nothing, moves almost nothing."""
+    pair.remote("pass", "x")
+    return pair.up[0] < IDLE_BYTES and pair.down[0] < IDLE_BYTES
 
 
 def test_what_a_large_list_let_go_of_is_brought_up_to_date(pair: Pair) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import warnings
 from typing import Any
 
 import pytest
@@ -553,3 +554,19 @@ OF_A_CLASS: dict[str, tuple[str, tuple[str, ...], str]] = {
 def test_tensors_of_a_class(pair: Pair, case: str, session_first: bool) -> None:
     make, changes, look = OF_A_CLASS[case]
     check_alternating(pair, CLASSES + make, changes, look, session_first)
+
+
+def test_a_quantized_tensor_arrives_without_a_warning_about_storages(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(vars(torch.storage._warn_typed_storage_removal), "has_warned", False)
+    quantize = "import torch\n{} = torch.quantize_per_tensor(torch.arange(4.0), 0.5, 3, torch.quint8)"
+    read = "import warnings\nwith warnings.catch_warnings(record=True) as said:\n    warnings.simplefilter('always')\n"
+    pair.local(quantize.format("here"))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        pair.remote(quantize.format("there") + "\nvalues = here.dequantize().tolist()", "here")
+    assert [str(one.message) for one in said if "TypedStorage" in str(one.message)] == []
+    assert pair.namespace["values"] == pair.namespace["there"].dequantize().tolist() == [0, 1, 2, 3]
+    pair.local(read + "    torch.ones(1).storage().device\nheard = [str(one.message)[:12] for one in said]")
+    assert pair.namespace["heard"] == ["TypedStorage"]  # the student's own use of it

@@ -250,7 +250,7 @@ fn ahead(ahead: &Ahead) -> String {
         AheadBecause::Deadline => "a deadline is near",
         AheadBecause::LowPriority => "this one has low priority",
         AheadBecause::UsedLess => "other people recently used less GPU time",
-        AheadBecause::WaitedLonger => "it was submitted earlier",
+        AheadBecause::WaitedLonger => "it was submitted earlier, or its owner has waited longer",
     };
     match ahead.jobs {
         1 => format!("1 job is ahead because {because}."),

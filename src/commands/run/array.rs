@@ -8,19 +8,21 @@ use super::{
     pass_on,
     progress::Progress,
     record::{Ended, Outcome, Record, RunFolder, open_log},
-    request::{Loaded, OneJob, Request, check_outputs},
+    request::{Loaded, OneJob, Request},
     results::{self, ShownJob},
+    unfinished::check_outputs,
     watched::{self, Run, Step},
 };
-use crate::{settings::Settings, signals::EndSignals};
+use crate::{settings::Settings, signals::EndSignals, status_line::StatusLine};
 use anyhow::Context;
 use baton_protocol::{GroupId, JobId};
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
     fs::File,
     future::pending,
-    io::{self, IsTerminal as _, Write as _},
+    io::Write as _,
     process::ExitCode,
     time::Duration,
 };
@@ -50,7 +52,7 @@ pub(super) fn begin(
         .iter()
         .map(|label| request.job(JobId::random(), Some(group), label))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    check_outputs(&jobs)?;
+    let beginning = check_outputs(&settings.state_folder, &jobs)?;
     for job in &jobs {
         RunFolder::of(&settings.state_folder, job.id).begin(&Record::new(job, request)?)?;
     }
@@ -58,6 +60,7 @@ pub(super) fn begin(
     let ids = jobs.iter().map(|job| job.id).collect();
     folder.begin(group, &request.program, ids)?;
     let lock = folder.lock()?;
+    drop(beginning);
     if detaches {
         super::continue_in_background(&request.command, &group.to_string(), lock)?;
         results::show_detached_group(group, &jobs, request.json);
@@ -200,11 +203,16 @@ async fn run(
     loop {
         while let Some(place) = schedule.begin_next() {
             let (interrupt, interrupts_of_job) = mpsc::channel(1);
-            interrupts.insert(place, interrupt);
+            interrupts.insert(place, interrupt.clone());
             let step = step.clone();
             running.push(async move {
                 let on_step = |reached| _ = step.send((place, reached));
-                let ended = run_job(array, &array.jobs[place], interrupts_of_job, on_step).await;
+                let job = &array.jobs[place];
+                let ended = tokio::select! {
+                    biased;
+                    never = interrupt_cancelled(array.folder.job(job.id), interrupt) => match never {},
+                    ended = run_job(array, job, interrupts_of_job, on_step) => ended,
+                };
                 let ended = ended.and_then(|ended| {
                     array.folder.job(array.jobs[place].id).end(&ended, None)?;
                     Ok(ended)
@@ -261,6 +269,13 @@ async fn run(
     Ok(ended.into_values().collect())
 }
 
+/// Interrupts a job once it is cancelled.
+async fn interrupt_cancelled(folder: RunFolder, interrupt: mpsc::Sender<()>) -> Infallible {
+    folder.cancelled().await;
+    let _ = interrupt.try_send(()); // if one is pending already, that is enough
+    pending().await
+}
+
 async fn run_job(
     array: &Array<'_>,
     job: &OneJob,
@@ -268,6 +283,9 @@ async fn run_job(
     on_step: impl FnMut(Step),
 ) -> anyhow::Result<Ended> {
     let folder = array.folder.job(job.id);
+    if folder.is_cancelled() {
+        return Ok(cancelled());
+    }
     let loaded = array.loaded.with(job);
     folder.write_notebook(loaded.document())?;
     let progress = Progress::new(&folder, &loaded, true)?;
@@ -301,7 +319,7 @@ fn stops_others(job: &OneJob, end: &Ended, has_run: bool) -> Option<Ended> {
 struct Shown {
     log: File,
     is_quiet: bool,
-    has_line: bool,
+    line: StatusLine,
     count: usize,
 }
 
@@ -310,7 +328,7 @@ impl Shown {
         Ok(Self {
             log: open_log(&array.folder.log())?,
             is_quiet,
-            has_line: false,
+            line: StatusLine::new(is_quiet),
             count: array.jobs.len(),
         })
     }
@@ -330,7 +348,7 @@ impl Shown {
         if self.is_quiet {
             return;
         }
-        self.end_line();
+        self.line.clear();
         match (&ended.error, &job.output) {
             (None, Some(output)) => outln!("{}", output.display()),
             _ => errln!("{text}"),
@@ -342,32 +360,13 @@ impl Shown {
     }
 
     fn progress(&mut self, schedule: &Schedule, ended: usize) {
-        let mut terminal = io::stderr().lock();
-        if self.is_quiet || !terminal.is_terminal() {
-            return;
-        }
-        let _ = write!(
-            terminal,
-            "\r\x1b[2K{ended} of {} ended, {} running, {} waiting, {} to come",
+        self.line.show(&format!(
+            "{ended} of {} ended, {} running, {} waiting, {} to come",
             self.count,
             schedule.running.len(),
             schedule.waiting.len() + usize::from(schedule.starting.is_some()),
             schedule.count - schedule.next,
-        );
-        let _ = terminal.flush();
-        self.has_line = true;
-    }
-
-    fn end_line(&mut self) {
-        if std::mem::take(&mut self.has_line) {
-            let _ = write!(io::stderr(), "\r\x1b[2K");
-        }
-    }
-}
-
-impl Drop for Shown {
-    fn drop(&mut self) {
-        self.end_line();
+        ));
     }
 }
 

@@ -1,22 +1,24 @@
 //! The progress of a run, shown on the terminal if there is one, and in the run's log.
 
 use super::{record::RunFolder, request::Loaded};
+use crate::{output, status_line::StatusLine};
 use baton_runner::{Message, Report};
 use serde_json::Value;
 use std::{
     fs::File,
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, Write as _},
 };
 
 pub(super) struct Progress {
     log: File,
+    /// The first error of writing to the log.
+    unwritten: Option<io::Error>,
     /// The number of cells; none for a script, whose output is shown as it arrives.
     cells: Option<usize>,
     begun: usize,
     /// Whether nothing is shown on the terminal.
     is_quiet: bool,
-    /// Whether the terminal shows a line that the next one replaces.
-    has_line: bool,
+    line: StatusLine,
     status: String,
 }
 
@@ -24,12 +26,13 @@ impl Progress {
     pub(super) fn new(folder: &RunFolder, loaded: &Loaded, is_quiet: bool) -> anyhow::Result<Self> {
         Ok(Self {
             log: folder.open_log()?,
+            unwritten: None,
             cells: loaded
                 .document()
                 .map(|document| document.code_cells().len()),
             begun: 0,
             is_quiet,
-            has_line: false,
+            line: StatusLine::new(is_quiet),
             status: String::new(),
         })
     }
@@ -72,7 +75,7 @@ impl Progress {
                 self.begun += 1;
                 let text = format!("Cell {} of {}", self.begun, self.cells.unwrap_or_default());
                 self.record(&format!("── {text}\n"));
-                self.line(&text);
+                self.line.show(&text);
             }
             "resumed" => self.note("The variables of the earlier cells are still there"),
             "restarted" => {
@@ -105,48 +108,29 @@ impl Progress {
             self.status = kind;
         }
         if self.begun == 0 {
-            self.line(text);
+            self.line.show(text);
         }
     }
 
     fn record(&mut self, text: &str) {
-        let _ = self.log.write_all(text.as_bytes());
+        if let Err(error) = self.log.write_all(text.as_bytes()) {
+            self.unwritten.get_or_insert(error);
+        }
     }
 
-    /// Replaces the last line of the terminal.
-    fn line(&mut self, text: &str) {
-        let mut terminal = io::stderr().lock();
-        if self.is_quiet || !terminal.is_terminal() {
-            return;
-        }
-        let text = text.replace('\n', " ");
-        let _ = write!(terminal, "\r\x1b[2K{text}");
-        let _ = terminal.flush();
-        self.has_line = true;
+    /// Why output of the program is nowhere: the log lacks it, and nothing else shows it.
+    pub(super) fn lost_output(&self) -> Option<&io::Error> {
+        let is_elsewhere = self.cells.is_some() || !self.is_quiet;
+        self.unwritten.as_ref().filter(|_| !is_elsewhere)
     }
 
     fn pass_on(&mut self, name: &str, text: &str) {
-        self.end_line();
-        let _ = match name {
-            "stdout" => write_all(io::stdout().lock(), text),
-            _ => write_all(io::stderr().lock(), text),
-        };
-    }
-
-    fn end_line(&mut self) {
-        if std::mem::take(&mut self.has_line) {
-            let _ = write!(io::stderr(), "\r\x1b[2K");
+        self.line.clear();
+        match name {
+            "stdout" => {
+                output::bytes_to_stdout(text.as_bytes());
+            }
+            _ => output::bytes_to_stderr(text.as_bytes()),
         }
-    }
-}
-
-fn write_all(mut stream: impl io::Write, text: &str) -> io::Result<()> {
-    stream.write_all(text.as_bytes())?;
-    stream.flush()
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.end_line();
     }
 }

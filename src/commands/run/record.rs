@@ -2,8 +2,7 @@
 //! `notebook.ipynb`.
 
 use super::request::{OneJob, Request};
-use crate::settings::Settings;
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use baton_protocol::{GroupId, JobId};
 use baton_runner::Document;
 use jiff::Timestamp;
@@ -20,6 +19,9 @@ use std::{
 const FOLDER: &str = "runs";
 const RECORD: &str = "run.json";
 const REQUEST: &str = "resume";
+/// Takes up room that the end of the run needs, in case the disk is full then.
+const RESERVE: &str = "reserve";
+const RESERVED: usize = 16 * 1024;
 const CANCELLED: &str = "cancelled";
 /// Locked by the process that runs the job.
 pub(super) const LOG: &str = "log";
@@ -132,9 +134,30 @@ impl Ended {
         }
     }
 
+    /// For people who have already read the traceback.
+    pub(super) fn without_traceback(self) -> Self {
+        Self {
+            traceback: Vec::new(),
+            ..self
+        }
+    }
+
     /// The executed notebook could not be written where the user wants it, or not into the run's folder.
     pub(super) fn with_unwritten_notebook(self, why: &anyhow::Error) -> Self {
         let hint = "hint: `baton fetch` with -o writes the executed notebook to another place";
+        self.without_result(why, hint)
+    }
+
+    /// Output of a script is missing in its log, and was not shown.
+    pub(super) fn with_unwritten_log(self, why: &io::Error) -> Self {
+        let why = anyhow!("The log lacks some of the output: {why}");
+        self.without_result(
+            &why,
+            "hint: make room on the disk, and run the script again",
+        )
+    }
+
+    fn without_result(self, why: &anyhow::Error, hint: &str) -> Self {
         let outcome = match self.outcome {
             Outcome::Ok => Outcome::ServiceFailed,
             outcome => outcome,
@@ -170,7 +193,13 @@ impl RunFolder {
     pub(super) fn begin(&self, record: &Record) -> anyhow::Result<()> {
         make_folder(&self.0)?;
         self.open_log()?;
+        self.reserve()?;
         self.write(record)
+    }
+
+    fn reserve(&self) -> anyhow::Result<()> {
+        let reserved = fs::write(self.0.join(RESERVE), [0; RESERVED]);
+        reserved.with_context(|| format!("Failed to write into {}", self.0.display()))
     }
 
     /// Writes the notebook as it is before the run.
@@ -187,6 +216,7 @@ impl RunFolder {
         let mut record = self.read()?;
         record.ended = Some(ended.clone());
         record.kept = kept;
+        let _ = fs::remove_file(self.0.join(RESERVE));
         self.write(&record)
     }
 
@@ -199,6 +229,7 @@ impl RunFolder {
         let alias = self.0.with_file_name(job.to_string());
         let name = self.0.file_name().context("The run's folder has no name")?;
         symlink(name, alias).context("Failed to record the job")?;
+        self.reserve()?;
         self.write(&record)
     }
 
@@ -230,9 +261,17 @@ impl RunFolder {
         self.0.join(format!("{REQUEST}-{job}"))
     }
 
+    pub(super) fn cancel(&self) -> anyhow::Result<()> {
+        fs::write(self.0.join(CANCELLED), []).context("Failed to cancel the run")
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.0.join(CANCELLED).exists()
+    }
+
     /// Completes when the run has been cancelled.
     pub(super) async fn cancelled(&self) {
-        while !self.0.join(CANCELLED).exists() {
+        while !self.is_cancelled() {
             tokio::time::sleep(LOOK).await;
         }
     }
@@ -262,19 +301,6 @@ impl RunFolder {
     pub(super) fn is_running(&self) -> io::Result<bool> {
         is_locked(&self.log())
     }
-}
-
-/// Cancels a run of this machine, also if the broker does not know it yet or it only keeps variables. Returns whether
-/// there is one.
-pub(crate) fn cancel(settings: &Settings, end: &str) -> anyhow::Result<bool> {
-    let Some(folder) = find(&settings.state_folder, end)?.map(RunFolder) else {
-        return Ok(false);
-    };
-    let is_running = folder.is_running().context("Failed to check the run")?;
-    if is_running {
-        fs::write(folder.0.join(CANCELLED), []).context("Failed to cancel the run")?;
-    }
-    Ok(is_running)
 }
 
 pub(super) fn make_folder(path: &Path) -> anyhow::Result<()> {
@@ -327,6 +353,9 @@ pub(super) fn folder_of(state_folder: &Path, id: &impl Display) -> PathBuf {
 /// The only folder of a run or group whose identifier ends with these digits.
 pub(super) fn find(state_folder: &Path, end: &str) -> anyhow::Result<Option<PathBuf>> {
     let digits = end.replace('-', "");
+    if digits.is_empty() {
+        return Ok(None);
+    }
     let ends = |folder: &PathBuf| {
         let name = folder.file_name().unwrap_or_default();
         name.to_string_lossy().ends_with(&digits)
@@ -338,6 +367,12 @@ pub(super) fn find(state_folder: &Path, end: &str) -> anyhow::Result<Option<Path
         "Several runs end with {end}\nhint: give more digits"
     );
     Ok(folder)
+}
+
+/// All runs of this machine.
+pub(super) fn runs(state_folder: &Path) -> impl Iterator<Item = RunFolder> {
+    let runs = folders(state_folder).filter(|folder| folder.join(RECORD).exists());
+    runs.map(RunFolder)
 }
 
 fn folders(state_folder: &Path) -> impl Iterator<Item = PathBuf> {

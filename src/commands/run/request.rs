@@ -1,6 +1,6 @@
 //! What the command line asks to run.
 
-use super::{RunError, arguments::RunArguments};
+use super::arguments::RunArguments;
 use crate::{arguments::is_notebook, python};
 use anyhow::Context;
 use baton_jupyter_client::Kernelspec;
@@ -8,7 +8,6 @@ use baton_protocol::{ClientJob, GroupId, JobId, JobKind};
 use baton_runner::{Combination, Document, Options, Parameter, Program, combinations};
 use serde_json::Value;
 use std::{
-    collections::HashMap,
     ffi::OsString,
     path::{Path, PathBuf},
     time::Duration,
@@ -52,7 +51,7 @@ impl OneJob {
     pub(super) fn parameters_as_json(&self) -> Value {
         let parameters = self.parameters.iter();
         let parameters =
-            parameters.map(|parameter| (parameter.name.clone(), parameter.value.clone()));
+            parameters.map(|parameter| (parameter.name.clone(), parameter.value.json()));
         Value::Object(parameters.collect())
     }
 }
@@ -199,32 +198,6 @@ fn parts(combination: &Combination) -> Vec<String> {
 
 fn label(combination: &Combination) -> String {
     parts(combination).join(" ")
-}
-
-/// Checks that each job of an array writes its own notebook.
-///
-/// # Errors
-/// If two would write the same one, or one cannot be written.
-pub(super) fn check_outputs(jobs: &[OneJob]) -> anyhow::Result<()> {
-    let mut outputs: HashMap<&Path, &OneJob> = HashMap::new();
-    for job in jobs {
-        // Scripts have none.
-        let Some(output) = job.output.as_deref() else {
-            continue;
-        };
-        if let Some(other) = outputs.insert(output, job) {
-            let why = anyhow::anyhow!(
-                "{} and {} would both write {}\nhint: put the names of the parameters in braces: -o 'out-{{seed}}.ipynb'",
-                other.label,
-                job.label,
-                output.display()
-            );
-            return Err(RunError::WrongCommandLine(why).into());
-        }
-        baton_runner::check_replaceable(output)
-            .with_context(|| format!("{} cannot be written", output.display()))?;
-    }
-    Ok(())
 }
 
 /// The program, as far as it is read before it runs.

@@ -13,6 +13,7 @@ use super::{
     record::{Ended, Kept, LOOK, Outcome, Record, RunFolder},
     request::{Loaded, OneJob, Request},
     results,
+    unfinished::check_outputs,
     watched::{Run, Watched},
 };
 use crate::{arguments::is_notebook, settings::Settings};
@@ -162,6 +163,8 @@ pub(super) fn main(
     let request = request_of(&record, json, parse)?;
     let mut log = File::open(folder.log()).context("Failed to read the log of the run")?;
     log.seek(SeekFrom::End(0))?;
+    let resumed = request.job(record.job, record.group, &record.label)?;
+    drop(check_outputs(&settings.state_folder, &[resumed])?);
     if record.kept.is_some() && ask(&folder, record.job)? {
         if detaches {
             let record = folder.read()?;
@@ -263,7 +266,12 @@ fn follow(
         }
         if let Some(ended) = ended {
             let record = folder.read()?;
-            let code = results::show(record.job, record.output.as_deref(), &ended, json);
+            // The log has shown the traceback.
+            let shown = match json {
+                true => ended,
+                false => ended.without_traceback(),
+            };
+            let code = results::show(record.job, record.output.as_deref(), &shown, json);
             results::show_kept(folder, &record);
             return code;
         }

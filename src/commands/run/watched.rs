@@ -7,14 +7,13 @@ use super::{
     request::{Loaded, OneJob, Request},
 };
 use baton_runner::{CodeCell, Document, End, Keep, Message, Report, Runner};
-use std::time::Duration;
-use tokio::{
-    sync::mpsc,
-    time::{MissedTickBehavior, interval},
-};
+use std::time::{Duration, Instant};
+use tokio::{sync::mpsc, time::interval};
 
-/// How often the notebook is written during the run.
-const WRITE_EVERY: Duration = Duration::from_secs(1);
+/// The shortest pause between two times that the notebook is written during the run.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The pause is this many times as long as writing takes, so that a large notebook does not slow down its run.
+const PAUSES: u32 = 20;
 
 /// What a run needs.
 #[derive(Clone, Copy)]
@@ -114,8 +113,7 @@ impl Watched {
             &reports,
         );
         tokio::pin!(running);
-        let mut due = interval(WRITE_EVERY);
-        due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut due = interval(PAUSE);
         let end = loop {
             tokio::select! {
                 biased;
@@ -131,7 +129,7 @@ impl Watched {
                     self.on_report(&report);
                 }
                 end = &mut running => break end,
-                _ = due.tick() => self.write(),
+                _ = due.tick() => due.reset_after(self.write()),
             }
         };
         while let Ok(report) = reported.try_recv() {
@@ -171,10 +169,13 @@ impl Watched {
         cells.and_then(place).unwrap_or(0)
     }
 
-    fn write(&mut self) {
+    /// Writes the notebook if it has changed. Returns the pause until the next time.
+    fn write(&mut self) -> Duration {
+        let begun = Instant::now();
         if let Some(notebook) = &mut self.notebook {
             notebook.write_if_changed();
         }
+        PAUSE.max(begun.elapsed() * PAUSES)
     }
 
     /// Reports how the run ended, and writes the notebook a last time.
@@ -209,6 +210,9 @@ impl Watched {
         {
             return Ok(ended.with_unwritten_notebook(&error));
         }
-        Ok(ended)
+        Ok(match self.progress.lost_output() {
+            Some(error) => ended.with_unwritten_log(error),
+            None => ended,
+        })
     }
 }

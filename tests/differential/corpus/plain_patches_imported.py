@@ -43,3 +43,11 @@ print(chance.random(), math.sqrt(16), len(calls))
 # %%
 chance.random = usual
 print(chance.random() != 0.5, chance.random is usual)
+del chance, usual
+
+# %%
+import random
+print(random.random() != 0.5)
+
+# %%
+print(random.random() != 0.5)

@@ -6,10 +6,13 @@ use crate::{
     courses::{self, Allowance, Allowances, Changes, Courses},
     record::Write,
     spent::Spent,
+};
+use baton_humanize::{duration, setting};
+use baton_protocol::{
+    BudgetLeft, Cell, JobEvent, JobKind, Period, RemoteError,
+    api::CourseChange,
     wording::{option, option_with, with_safety},
 };
-use baton_humanize::{SAFE, duration, setting};
-use baton_protocol::{BudgetLeft, Cell, JobEvent, JobKind, Period, RemoteError, api::CourseChange};
 use baton_scheduling::queue::Precedence;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -115,13 +118,17 @@ impl Accounts {
     /// What decides the position of the account's next job in the order.
     pub(super) fn precedence(&self, account: &Account, now: Now) -> Precedence {
         let course = self.courses.of(&account.course);
-        let spent = self.spent.get(account).copied().unwrap_or_default();
+        let spent = self.spent.get(account);
+        let since_ms = |spent: &Spent| now.unix_ms.saturating_sub(spent.at_ms).max(0);
         Precedence {
-            used_ms: spent.faded_ms(now.unix_ms, self.courses.half_life_ms),
+            used_ms: spent.map_or(0.0, |spent| {
+                spent.faded_ms(now.unix_ms, self.courses.half_life_ms)
+            }),
             weight: course.weight,
             boost: course.boost(now.unix_ms),
             low_priority: false,
             waited_ms: 0,
+            since_run_ms: spent.map(|spent| since_ms(spent).unsigned_abs()),
         }
     }
 
@@ -173,9 +180,14 @@ impl Accounts {
     }
 
     /// Returns why the account's jobs are refused, if its budget is used up.
-    pub(super) fn refusal(&self, account: &Account, now: Now) -> Option<RemoteError> {
+    pub(super) fn refusal(
+        &self,
+        account: &Account,
+        kind: JobKind,
+        now: Now,
+    ) -> Option<RemoteError> {
         let budget = self.budget(account, now)?;
-        (budget.left.left_ms == 0).then(|| used_up(&account.course, &budget, &self.courses))
+        (budget.left.left_ms == 0).then(|| used_up(&account.course, kind, &budget, &self.courses))
     }
 
     /// Charges a run, whatever its outcome. Returns the event that reports the rest of the budget.
@@ -238,7 +250,7 @@ fn too_long(course: &str, kind: JobKind, asked_ms: u64, longest_ms: u64) -> Remo
     RemoteError::of_baton("TimeLimitRefused", with_safety(&what, kind), hint)
 }
 
-fn used_up(course: &str, budget: &Budget, courses: &Courses) -> RemoteError {
+fn used_up(course: &str, kind: JobKind, budget: &Budget, courses: &Courses) -> RemoteError {
     let period = budget.left.period.words();
     let granted = budget
         .allowed_until_ms
@@ -249,16 +261,21 @@ fn used_up(course: &str, budget: &Budget, courses: &Courses) -> RemoteError {
             );
             format!(", with {granted} granted until {until}")
         });
+    let of = duration(Duration::from_millis(budget.left.of_ms));
+    let what = format!(
+        "Your GPU time in {} is used up: {of} of {of} {period}{granted}. It is renewed on {}",
+        called(course),
+        budget.reset,
+    );
+    let meanwhile = match kind {
+        JobKind::Cell | JobKind::Background => "ordinary cells work until then; ",
+        _ => "",
+    };
+    let ask = "ask your course staff if you need more (they use `baton grant`)";
     RemoteError::of_baton(
         "BudgetUsedUp",
-        format!(
-            "Your GPU time in {} is used up: {} of {} {period}{granted}. It is renewed on {}. {SAFE}",
-            called(course),
-            duration(Duration::from_millis(budget.left.of_ms)),
-            duration(Duration::from_millis(budget.left.of_ms)),
-            budget.reset,
-        ),
-        "ordinary cells work until then; ask your course staff if you need more (they use `baton grant`)",
+        with_safety(&what, kind),
+        format!("{meanwhile}{ask}"),
     )
 }
 

@@ -69,7 +69,10 @@ pub(super) fn carry_out(
     batch: &mut Batch,
 ) -> Result<(), NotDone> {
     let done = match command {
-        Command::Cancel { job, reason } => stop(dispatch, who, job, reason, batch)?,
+        Command::Cancel { job, reason } => match stop(dispatch, who, job, reason, batch)? {
+            Some(done) => done,
+            None => return Ok(()),
+        },
         Command::Hold { job, reason } => hold(dispatch, who, job, reason, batch)?,
         Command::Release { job } => release(dispatch, who, job, batch)?,
         Command::MoveToFront { job, reason } => move_to_front(dispatch, who, job, reason, batch)?,
@@ -114,32 +117,35 @@ struct Done {
 
 // ---- jobs
 
+/// Returns nothing if the job was already being stopped for the same reason: a person may ask any number of times.
 fn stop(
     dispatch: &mut Dispatch,
     who: &Identity,
     id: JobId,
     reason: Option<String>,
     batch: &mut Batch,
-) -> Result<Done, NotDone> {
+) -> Result<Option<Done>, NotDone> {
     check_reason(reason.as_deref())?;
     let job = job_of(dispatch, who, id)?;
     if job.phase() == Phase::Finished {
         return Err(NotDone::Over);
     }
+    let before = (job.is_cancel_wanted(), job.stopped().cloned());
     if who.person() != Some(&job.account.owner) {
         job.stop(StopReason::Staff {
             person: who.person().map(str::to_owned),
             reason: reason.clone(),
         });
     }
+    let is_repeated = before == (true, job.stopped().cloned());
     let course = job.account.course.clone();
     cancel(dispatch, id, batch);
-    Ok(Done {
+    Ok((!is_repeated).then(|| Done {
         action: api::Action::Cancel,
         course,
         subject: id.to_string(),
         detail: reason,
-    })
+    }))
 }
 
 fn hold(

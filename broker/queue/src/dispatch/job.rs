@@ -3,6 +3,7 @@
 use super::{Now, Waiting};
 use crate::{
     Account, StopReason,
+    questions::Questions,
     record::{MemoryCurve, OpenJob, Phase, Remainder, Write},
     requirements::of_cell,
 };
@@ -38,8 +39,9 @@ pub struct Job {
     remainder: Remainder,
     /// The proxy has asked for the deferred state, and it has not arrived since.
     pub(super) deferred_wanted: bool,
-    /// The last question for a complete state, if it has no answer yet.
+    /// The last question for a complete state.
     pub(super) state_wanted: Option<u64>,
+    questions: Questions,
     cancel_wanted: bool,
     /// Why it is cancelled, if neither its notebook nor its owner asked for it.
     stopped: Option<StopReason>,
@@ -53,6 +55,8 @@ pub struct Job {
     pub(super) abandoned: Option<Abandoned>,
     /// Set if its notebook kernel has ended: how long its result is kept for another kernel.
     kept_until: Option<Instant>,
+    /// Its own notebook has detached it.
+    pub(super) let_go: bool,
     /// The other notebook that follows it (`%gpu_attach`).
     pub(super) attached: Option<NotebookId>,
     /// Set when it has finished.
@@ -113,6 +117,7 @@ impl Job {
             remainder: Remainder::Nothing,
             deferred_wanted: false,
             state_wanted: None,
+            questions: Questions::default(),
             cancel_wanted: false,
             stopped: None,
             held: None,
@@ -120,6 +125,7 @@ impl Job {
             unclaimed: None,
             abandoned: None,
             kept_until: None,
+            let_go: false,
             attached: None,
             outcome: None,
             cell_key: submission.cell_key,
@@ -158,6 +164,7 @@ impl Job {
             remainder: open.remainder,
             deferred_wanted: false,
             state_wanted: None,
+            questions: Questions::default(),
             cancel_wanted: open.cancel_wanted,
             stopped: open.stopped,
             held: open.held,
@@ -168,6 +175,7 @@ impl Job {
             }),
             abandoned: None,
             kept_until,
+            let_go: false,
             attached: None,
             outcome: open.outcome,
             cell_key: open.cell_key,
@@ -202,6 +210,7 @@ impl Job {
         self.fencing += 1;
         self.acknowledged = 0;
         self.state_wanted = None;
+        self.questions = Questions::default();
         self.waiting = None;
         self.shown = None;
         self.assigned = Some((now.unix_ms, is_cold));
@@ -254,6 +263,9 @@ impl Job {
         if self.phase == Phase::Finished || matches!(event, JobEvent::Finished(_)) {
             self.remainder = remainder_after(event);
         }
+        if let Some(question) = event.question() {
+            self.questions.open(question);
+        }
         match event {
             JobEvent::Started { .. } => return Some(self.start(now)),
             JobEvent::Finished(finished) => return Some(self.finish(End::of(finished), now)),
@@ -264,6 +276,21 @@ impl Job {
             _ => {}
         }
         None
+    }
+
+    /// A notebook has answered a question. Returns whether the question was open: only the first answer counts.
+    pub(super) fn close_question(&mut self, question: u64) -> bool {
+        self.questions.close(question)
+    }
+
+    /// A notebook prepares an answer. Returns whether its worker hears of it.
+    pub(super) fn sign_question(&mut self, question: u64, now: Now) -> bool {
+        self.questions.sign(question, now.instant)
+    }
+
+    /// The answer did not reach the worker, so the notebook sends it again.
+    pub(super) fn open_question(&mut self, question: u64) {
+        self.questions.open(question);
     }
 
     /// What its worker still had of it is lost. Returns what that was.
@@ -293,6 +320,7 @@ impl Job {
         self.phase = Phase::Finished;
         self.outcome = Some(end.outcome);
         self.submission = None;
+        self.questions = Questions::default();
         Write::Finish {
             job: self.id,
             fencing: self.fencing,

@@ -11,9 +11,10 @@ use super::{
     orphans, refusals,
     transitions::{abandon, cancel, close, end_by_broker, remainder_lost, requeue},
 };
-use crate::wording::with_safety;
+use baton_humanize::one_line;
 use baton_protocol::{
     FencingNumber, JobId, Outcome, RemoteError, WorkerId,
+    wording::{check_and_run_again, with_safety},
     worker::{Acknowledged, ToWorker},
 };
 
@@ -61,19 +62,39 @@ pub(super) fn worker_is_ahead(
         Some((Phase::Assigned, _)) if !held.started => requeue(dispatch, id, batch),
         Some((_, job)) => {
             job.skip_to_fencing(fencing);
+            batch.log(Observation::RecordsLost(id));
             run_forgotten(dispatch, id, batch);
         }
         None => {}
     }
 }
 
-/// Handles a proxy that has received more events than are stored. Their numbers must not be used again.
+/// Handles a proxy that says that it has received more events than are stored. If that is true, their numbers must not
+/// be used again. Only a worker's report proves a loss, so this ends no more than the job. If its proxy had asked for
+/// the job before, nothing was lost, and the job is cancelled like any other.
 pub(super) fn proxy_is_ahead(
     dispatch: &mut Dispatch,
     connection: ConnectionId,
-    id: JobId,
+    claim: Claim,
     batch: &mut Batch,
 ) {
+    let id = claim.job;
+    if let Some(job) = dispatch.jobs.get(id) {
+        batch.log(Observation::NotebookIsAhead {
+            job: id,
+            person: one_line(&job.account.owner),
+            claimed: claim.after,
+            stored: claim.stored,
+        });
+        match claim.may_be_lost {
+            true => end_unclaimed(dispatch, id, batch),
+            false => abandon(dispatch, id, Abandoned::AsItEnded, batch),
+        }
+    }
+    refusals::unknown_job(connection, id, batch);
+}
+
+fn end_unclaimed(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
     if let Some(job) = dispatch.jobs.get(id)
         && let Some(runner) = dispatch.peers.runner(job).filter(|_| job.is_running())
     {
@@ -87,11 +108,9 @@ pub(super) fn proxy_is_ahead(
             _ => run_forgotten(dispatch, id, batch),
         }
     }
-    refusals::unknown_job(connection, id, batch);
 }
 
 fn run_forgotten(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
-    batch.log(Observation::RecordsLost(id));
     let Some(kind) = dispatch.jobs.get(id).map(|job| job.kind) else {
         return;
     };
@@ -100,22 +119,43 @@ fn run_forgotten(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
         "The GPU service lost its latest records, for example in a power failure, and cannot tell \
          whether this {noun} ran. It will not run again automatically"
     );
-    let hint = format!("check what the {noun} wrote or sent, then run it again");
-    let error = RemoteError::of_baton("GpuServiceError", with_safety(&what, kind), hint);
+    let (what, hint) = (with_safety(&what, kind), check_and_run_again(kind));
+    let error = RemoteError::of_baton("GpuServiceError", what, hint);
     end_by_broker(dispatch, id, Outcome::WorkerLost, Some(error), batch);
 }
 
-/// Marks the job as claimed by its proxy. Returns `false` if the proxy has received more than was stored.
-pub(super) fn claim(dispatch: &mut Dispatch, id: JobId, after: u64) -> bool {
-    let Some(job) = dispatch.jobs.get_mut(id) else {
-        return true;
-    };
+/// What a proxy says about its job.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Claim {
+    pub(super) job: JobId,
+    /// The last event that it has received.
+    after: u64,
+    /// The last event that was stored when it had to ask for the job.
+    stored: u64,
+    /// It had not asked for the job yet, so the database may have lost events that it has received.
+    may_be_lost: bool,
+}
+
+impl Claim {
+    pub(super) fn is_ahead(&self) -> bool {
+        self.after > self.stored
+    }
+}
+
+/// Marks the job as claimed by its proxy. Returns `None` if there is no such job.
+pub(super) fn claim(dispatch: &mut Dispatch, id: JobId, after: u64) -> Option<Claim> {
+    let job = dispatch.jobs.get_mut(id)?;
     let claimed = job.unclaimed.take();
     if claimed.is_some() {
         job.waiting = None;
         dispatch.plan_is_stale = true;
     }
-    after <= claimed.map_or(job.last_event(), |stored| stored.last_event)
+    Some(Claim {
+        job: id,
+        after,
+        stored: claimed.map_or(job.last_event(), |stored| stored.last_event),
+        may_be_lost: claimed.is_some(),
+    })
 }
 
 /// Cancels jobs whose proxies did not ask for them in time: these know how the jobs ended, or

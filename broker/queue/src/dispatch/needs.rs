@@ -5,14 +5,12 @@ use super::{
     environments::{self, instead_of},
     transitions::end_by_broker,
 };
-use crate::{
-    pools::PoolState,
-    wording::{option, with_safety},
-};
+use crate::pools::PoolState;
 use baton_humanize::bytes as bytes_of;
 use baton_protocol::{
     JobKind, Outcome, RemoteError, Requirement,
     proxy::WaitingReason,
+    wording::{option, with_safety},
     worker::{Device, DeviceKind},
 };
 use baton_scheduling::queue::{Declared, Offer};

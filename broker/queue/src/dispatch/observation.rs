@@ -7,8 +7,16 @@ use std::fmt;
 /// An event for the log. The caller of [`super::Dispatch`] writes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Observation {
-    /// A worker or a notebook knows more about a job than is stored.
+    /// A worker knows more about a job than is stored.
     RecordsLost(JobId),
+    /// A notebook says that it has received more events of its job than are stored.
+    NotebookIsAhead {
+        job: JobId,
+        /// Empty if the broker does not know the person.
+        person: String,
+        claimed: u64,
+        stored: u64,
+    },
     GoesOnWithoutKernel(JobId),
     /// Its notebook is silent and may return.
     AwaitsReturn(JobId),
@@ -80,6 +88,7 @@ impl Observation {
             Self::RecordsLost(job)
             | Self::GoesOnWithoutKernel(job)
             | Self::AwaitsReturn(job)
+            | Self::NotebookIsAhead { job, .. }
             | Self::MessageRefused { job, .. }
             | Self::ImpossibleUsage { job, .. }
             | Self::EventsMissing { job, .. }
@@ -109,6 +118,16 @@ impl fmt::Display for Observation {
             Self::RecordsLost(job) => write!(
                 formatter,
                 "The database lost its latest changes, including those of job {job}, which will not run again"
+            ),
+            Self::NotebookIsAhead {
+                job,
+                person,
+                claimed,
+                stored,
+            } => write!(
+                formatter,
+                "A notebook of {person:?} says that it has event {claimed} of job {job}, of which {stored} are stored; \
+                 the job ends. If several people's notebooks do, the database lost its latest changes"
             ),
             Self::GoesOnWithoutKernel(job) => {
                 write!(formatter, "Job {job} goes on without its notebook kernel")

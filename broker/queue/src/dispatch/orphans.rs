@@ -41,10 +41,11 @@ fn keep_for_others(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
     make_room_for_results_of(dispatch, id, batch);
 }
 
-/// The notebook kernel was only disconnected.
+/// The notebook kernel was only disconnected. A job that it has let go stays an orphan: otherwise a notebook could fill
+/// the worker's queue by turns.
 pub(super) fn adopt(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
     let job = dispatch.jobs.get_mut(id);
-    if let Some(job) = job.filter(|job| job.attached.is_none() && job.is_orphan()) {
+    if let Some(job) = job.filter(|job| job.attached.is_none() && job.is_orphan() && !job.let_go) {
         batch.write(job.adopt());
         if let Some(connection) = dispatch.peers.runner(job) {
             batch.send_worker(connection, ToWorker::Adopted { job: id });
@@ -103,6 +104,9 @@ pub(super) fn on_detach(
     } else if job.may_be_orphaned() && job.started_ms().is_some() && !job.is_orphan() {
         if let Some(notebook) = dispatch.peers.notebooks.get_mut(&job.notebook) {
             notebook.subscriptions.remove(&id);
+        }
+        if let Some(job) = dispatch.jobs.get_mut(id) {
+            job.let_go = true;
         }
         keep_for_others(dispatch, id, batch);
     }

@@ -1,7 +1,7 @@
 //! Connected peers, and those that disconnected a short time ago.
 
 use super::{Action, Batch, ConnectionId, Job, Now, Observation, environments::with_short_reasons};
-use crate::{Account, WorkerHello, bounds::cut_reason, record::OpenJob};
+use crate::{Account, WorkerHello, bounds::cut_reason, record::Loaded};
 use baton_protocol::{
     JobId, NotebookId, WorkerId,
     proxy::ToProxy,
@@ -10,6 +10,7 @@ use baton_protocol::{
 use baton_scheduling::queue::Offer;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
+    mem,
     sync::Arc,
     time::Instant,
 };
@@ -57,6 +58,9 @@ pub(super) struct Worker {
     pub(super) warm: HashSet<NotebookId>,
     /// The sessions among `warm` that hold something no other session can have.
     pub(super) keeping: HashSet<NotebookId>,
+    /// The notebooks of its assignments since it connected: it may have sessions that it has not reported.
+    /// Bounded by the notebooks: when one ends, so do its sessions.
+    pub(super) served: HashSet<NotebookId>,
     pub(super) draining: bool,
     /// Why no session starts there.
     pub(super) failing: Option<String>,
@@ -68,7 +72,8 @@ pub(super) struct Worker {
     pub(super) connected_ms: Option<i64>,
     /// When its jobs are taken away; `None` while it is connected.
     pub(super) deadline: Option<Instant>,
-    /// When the connection was lost; `None` while connected, or if that was before this broker started.
+    /// When the connection was lost; `None` while connected, or if unknown. Before this broker started, it was lost
+    /// when a broker was last known to run.
     pub(super) disconnected_since_ms: Option<i64>,
     /// The deadline of the last `StayUntil` that it received.
     pub(super) stays_until_ms: Option<i64>,
@@ -100,7 +105,7 @@ impl Notebook {
 
 impl Worker {
     /// A worker that has not connected since this broker started. Its jobs are taken away at `deadline`.
-    fn absent(name: String, deadline: Instant) -> Self {
+    fn absent(name: String, deadline: Instant, since_ms: Option<i64>) -> Self {
         Self {
             life: None,
             name,
@@ -108,6 +113,7 @@ impl Worker {
             slots: 1,
             warm: HashSet::new(),
             keeping: HashSet::new(),
+            served: HashSet::new(),
             draining: false,
             failing: None,
             memory: None,
@@ -115,7 +121,7 @@ impl Worker {
             connection: None,
             connected_ms: None,
             deadline: Some(deadline),
-            disconnected_since_ms: None,
+            disconnected_since_ms: since_ms,
             stays_until_ms: None,
         }
     }
@@ -130,6 +136,7 @@ impl Worker {
             slots: hello.slots,
             warm: HashSet::new(),
             keeping: HashSet::new(),
+            served: HashSet::new(),
             draining: false,
             failing: hello.failing.clone().map(cut_reason),
             memory: None,
@@ -146,6 +153,13 @@ impl Worker {
         self.offer.has_gpu()
     }
 
+    /// Returns whether it may have a session of this notebook.
+    fn forget_session(&mut self, notebook: NotebookId) -> bool {
+        self.keeping.remove(&notebook);
+        let is_warm = self.warm.remove(&notebook);
+        self.served.remove(&notebook) || is_warm
+    }
+
     /// How long it stays, if its time is limited.
     pub(super) fn leaves_in_ms(&self, now: Now) -> Option<u64> {
         let at = self.offer.machine.leaves_at_ms?;
@@ -155,12 +169,9 @@ impl Worker {
 
 impl Peers {
     /// The peers that had jobs before this broker started. They have until `deadline` to reconnect.
-    pub(super) fn of_stored(
-        jobs: &[OpenJob],
-        owners: BTreeMap<NotebookId, String>,
-        locks: BTreeMap<String, String>,
-        deadline: Instant,
-    ) -> Self {
+    /// Takes what it needs of the loaded state.
+    pub(super) fn of_stored(loaded: &mut Loaded, deadline: Instant) -> Self {
+        let jobs = &loaded.jobs;
         // The kernels of orphans have ended.
         let expected = jobs.iter().filter(|job| job.orphaned_ms.is_none());
         let notebooks = expected.map(|job| {
@@ -168,16 +179,16 @@ impl Peers {
             (job.notebook, Notebook::absent(account, deadline))
         });
         let workers = jobs.iter().filter_map(|job| {
-            let worker = Worker::absent(job.worker_name.clone(), deadline);
+            let worker = Worker::absent(job.worker_name.clone(), deadline, loaded.last_alive_ms);
             Some((job.worker?, worker))
         });
         Self {
             by_connection: HashMap::new(),
             notebooks: notebooks.collect(),
-            owners,
             workers: workers.collect(),
+            owners: mem::take(&mut loaded.owners),
             missed: HashMap::new(),
-            locks,
+            locks: mem::take(&mut loaded.locks),
         }
     }
 
@@ -299,10 +310,15 @@ impl Peers {
             .is_some_and(|notebook| notebook.subscriptions.contains_key(&id))
     }
 
-    pub(super) fn end_sessions(&self, notebook: NotebookId, batch: &mut Batch) {
-        let connections = self.workers.values().filter_map(|worker| worker.connection);
-        for connection in connections {
-            batch.send_worker(connection, ToWorker::EndSession { notebook });
+    /// Ends the notebook's sessions on the workers that may have one. A worker is asked once for each session, so no
+    /// notebook can fill its queue.
+    pub(super) fn end_sessions(&mut self, notebook: NotebookId, batch: &mut Batch) {
+        for worker in self.workers.values_mut() {
+            if let Some(connection) = worker.connection
+                && worker.forget_session(notebook)
+            {
+                batch.send_worker(connection, ToWorker::EndSession { notebook });
+            }
         }
     }
 

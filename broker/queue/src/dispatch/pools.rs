@@ -192,7 +192,8 @@ pub(super) fn unmet_by_pools(dispatch: &Dispatch, job: &Job) -> Option<Requireme
     needs.find(|need| dispatch.pools.iter().all(|pool| !pool.will_meet(need)))
 }
 
-/// The reason shown for a job that no present worker can take, if a suitable worker is starting.
+/// The reason shown for a job that no present worker can take, if a suitable worker is starting, or a pool without
+/// workers is about to start one.
 pub(super) fn machine_starts(dispatch: &Dispatch, job: &Job, now: Now) -> Option<WaitingReason> {
     let pool = dispatch
         .pools
@@ -221,7 +222,8 @@ pub(super) fn machine_starts_sooner(
 }
 
 fn starts_for(dispatch: &Dispatch, job: &Job, pool: &PoolState) -> bool {
-    pool.pending > 0 && fits(dispatch, job, pool)
+    let starts_one = pool.can_start && pool.workers.is_empty();
+    (pool.pending > 0 || starts_one) && fits(dispatch, job, pool)
 }
 
 /// When the batch system expects to start its next worker.

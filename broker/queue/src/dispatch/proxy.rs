@@ -4,22 +4,23 @@ use super::{
     Action, Batch, ConnectionId, Dispatch, Job, Observation, Peer, Phase, Remainder, Subscription,
     estimate, graces,
     job::Abandoned,
-    lost_records,
+    lost_records::{self, Claim},
     orphans::{self, EventsAfter},
     refusals,
     transitions::{abandon, cancel, end_by_broker},
 };
-use crate::{Account, StopReason, Unwelcome, record::Write, wording::with_safety};
+use crate::{Account, StopReason, Unwelcome, record::Write};
 use baton_humanize::one_line;
 use baton_protocol::{
     Answer, JobId, NotebookId, Outcome, Refusal, RemoteError, Submission,
     proxy::{FromProxy, ToProxy},
+    wording::with_safety,
     worker::ToWorker,
 };
 use std::sync::Arc;
 
-/// The longest name of a notebook, in characters: a page has room for no more.
-const LONGEST_NAME: usize = 200;
+/// The longest text of a submission that people read, in characters: a page has room for no more.
+const LONGEST_TEXT: usize = 200;
 
 pub(super) fn on_connected(
     dispatch: &mut Dispatch,
@@ -41,6 +42,7 @@ pub(super) fn on_connected(
         batch.close(older);
     }
     let autosave = dispatch.accounts.courses().of(&account.course).autosave;
+    let course = Some(account.course.clone()).filter(|course| !course.is_empty());
     notebook.account = Some(account);
     notebook.deadline = None;
     notebook.subscriptions.clear();
@@ -54,6 +56,7 @@ pub(super) fn on_connected(
         ToProxy::Welcome {
             broker_version,
             autosave,
+            course,
         },
     );
 }
@@ -113,7 +116,11 @@ pub(super) fn on_message(
             let how = outcome.map_or(Abandoned::NoTrace, Abandoned::Reported);
             abandon(dispatch, job, how, batch);
         }
-        FromProxy::Goodbye {} => graces::on_goodbye(dispatch, notebook, batch),
+        FromProxy::Goodbye {} => {
+            dispatch.peers.by_connection.remove(&connection);
+            batch.close(connection);
+            graces::on_goodbye(dispatch, notebook, batch);
+        }
     }
 }
 
@@ -140,7 +147,13 @@ pub(super) fn on_refused(
             }
             id
         }
-        FromProxy::Answer { job, .. } if belongs(dispatch, job, notebook) => job,
+        FromProxy::Answer { job, question, .. } if belongs(dispatch, job, notebook) => {
+            let open = dispatch.jobs.get_mut(job);
+            match open.is_some_and(|open| open.close_question(question)) {
+                true => job,
+                false => return,
+            }
+        }
         _ => return,
     };
     end_unwelcome(dispatch, id, why, batch);
@@ -232,9 +245,7 @@ fn accept(dispatch: &mut Dispatch, mut submission: Submission, batch: &mut Batch
         return;
     };
     notebook.subscriptions.insert(id, Subscription::Live);
-    let name = submission.notebook_name.chars().take(LONGEST_NAME);
-    submission.notebook_name = one_line(&name.collect::<String>());
-    submission.cell.gpu = submission.cell.gpu.as_deref().map(one_line);
+    shorten_texts(&mut submission);
     let granted = dispatch.accounts.grant(&account, &mut submission.cell);
     let submission = Arc::new(submission);
     dispatch
@@ -253,6 +264,18 @@ fn accept(dispatch: &mut Dispatch, mut submission: Submission, batch: &mut Batch
     dispatch.plan_is_stale = true;
 }
 
+/// Pages, errors and logs show these texts.
+fn shorten_texts(submission: &mut Submission) {
+    let cell = &mut submission.cell;
+    let texts = [&mut submission.notebook_name, &mut cell.python_version];
+    let texts = texts.into_iter().chain(&mut cell.gpu);
+    for text in texts.chain(&mut cell.environment) {
+        let short: String = text.chars().take(LONGEST_TEXT).collect();
+        *text = one_line(&short);
+    }
+}
+
+/// Only an open question is answered, so no notebook sends its worker more than the worker asks for.
 /// No answer is kept for a worker that is disconnected: it asks its open questions again when it
 /// reconnects. A later assignment also starts from a new state.
 fn on_answer(
@@ -266,9 +289,16 @@ fn on_answer(
     let Some(job) = dispatch.jobs.get_mut(id) else {
         return;
     };
+    let counts = match answer {
+        Answer::Preparing {} => job.sign_question(question, batch.now),
+        _ => job.close_question(question),
+    };
+    if !counts {
+        return;
+    }
     if let Answer::State(state) = &answer {
-        let wanted = job.state_wanted.take_if(|wanted| *wanted == question);
-        if wanted.is_none() || !matches!(job.phase(), Phase::Queued | Phase::Assigned) {
+        let may_change = matches!(job.phase(), Phase::Queued | Phase::Assigned);
+        if job.state_wanted != Some(question) || !may_change {
             return;
         }
         job.submission = None;
@@ -277,14 +307,22 @@ fn on_answer(
             state: Box::new(state.clone()),
         });
     }
-    let job = dispatch.jobs.get(id).filter(|job| job.is_running());
-    if let Some(to) = job.and_then(|job| dispatch.peers.runner(job)) {
+    if let Some(to) = dispatch.peers.runner(job).filter(|_| job.is_running()) {
         let message = ToWorker::Answer {
             job: id,
             question,
             answer,
         };
         batch.push(Action::Relay { from, to, message });
+    }
+}
+
+/// The worker's queue had no room for it, so the notebook's connection is closed.
+pub(super) fn on_not_relayed(dispatch: &mut Dispatch, message: &ToWorker) {
+    if let ToWorker::Answer { job, question, .. } = message
+        && let Some(job) = dispatch.jobs.get_mut(*job)
+    {
+        job.open_question(*question);
     }
 }
 
@@ -295,9 +333,9 @@ fn resume(
     after: u64,
     batch: &mut Batch,
 ) {
-    if !lost_records::claim(dispatch, id, after) {
-        lost_records::proxy_is_ahead(dispatch, connection, id, batch);
-        return;
+    let claim = lost_records::claim(dispatch, id, after);
+    if let Some(claim) = claim.filter(Claim::is_ahead) {
+        return lost_records::proxy_is_ahead(dispatch, connection, claim, batch);
     }
     let Some(job) = dispatch.jobs.get_mut(id) else {
         return;

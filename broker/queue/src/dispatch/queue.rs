@@ -6,7 +6,9 @@ use super::{
     transitions::{append, end_by_broker},
 };
 use baton_protocol::{JobEvent, JobId, Outcome, Priority, WorkerId, proxy::WaitingReason};
-use baton_scheduling::queue::{self as order, Precedence, QueuePosition, Reason, ShownPosition};
+use baton_scheduling::queue::{
+    self as order, JobsAhead, Precedence, QueuePosition, Reason, ShownPosition,
+};
 use std::{sync::Arc, time::Duration};
 
 /// A text that changes faster cannot be read.
@@ -19,6 +21,7 @@ const MOST_RANGES: usize = 500;
 const UNCERTAIN: &str = "the broker was restarted, and the notebook has not reconnected yet";
 
 pub(super) fn assign_and_notify(dispatch: &mut Dispatch, batch: &mut Batch) {
+    drop_outdated_assignments(dispatch, batch);
     if dispatch.replan_at.is_some_and(|at| at <= batch.now.instant) {
         dispatch.plan_is_stale = true;
     }
@@ -45,12 +48,26 @@ pub(super) fn assign_and_notify(dispatch: &mut Dispatch, batch: &mut Batch) {
     let jobs = unfinished(dispatch, batch.now);
     estimate::begin(dispatch, &jobs, &workers, batch.now);
     let queue = order::in_queue_order(&jobs);
-    for (job, position) in plan.positions {
+    let mut ahead = JobsAhead::default();
+    for ((job, position), ordered) in plan.positions.into_iter().zip(queue) {
         if let Reason::OwnSession(_) = position.reason {
             recheck_for_session(dispatch, job, batch.now);
         }
-        set_position(dispatch, job, position, &queue, batch);
+        set_position(dispatch, ordered, position, &ahead, batch);
+        ahead.add(ordered);
     }
+}
+
+/// A repeated assignment may have ended by a later event of the batch, after which the store has no cell to send.
+fn drop_outdated_assignments(dispatch: &Dispatch, batch: &mut Batch) {
+    let is_current = |assignment: &Assignment| {
+        let job = dispatch.jobs.get(assignment.job);
+        job.is_some_and(|job| job.phase() == Phase::Assigned && job.fencing() == assignment.fencing)
+    };
+    batch.actions.retain(|action| match action {
+        Action::Assign(_, assignment) => is_current(assignment),
+        _ => true,
+    });
 }
 
 /// Plans a new look at the queue for when the job has waited for its own session long enough.
@@ -103,7 +120,8 @@ fn refuse_without_budget(dispatch: &mut Dispatch, batch: &mut Batch) {
     let queued = dispatch.jobs.ids(|job| job.phase() == Phase::Queued);
     for id in queued {
         let job = dispatch.jobs.get(id);
-        if let Some(error) = job.and_then(|job| dispatch.accounts.refusal(&job.account, batch.now))
+        if let Some(error) =
+            job.and_then(|job| dispatch.accounts.refusal(&job.account, job.kind, batch.now))
         {
             end_by_broker(dispatch, id, Outcome::Refused, Some(error), batch);
         }
@@ -151,7 +169,7 @@ fn assign(dispatch: &mut Dispatch, id: JobId, worker_id: WorkerId, batch: &mut B
         .and_then(|job| environments::of_job(dispatch, job));
     let (Some(job), Some(worker)) = (
         dispatch.jobs.get_mut(id),
-        dispatch.peers.workers.get(&worker_id),
+        dispatch.peers.workers.get_mut(&worker_id),
     ) else {
         return;
     };
@@ -159,6 +177,7 @@ fn assign(dispatch: &mut Dispatch, id: JobId, worker_id: WorkerId, batch: &mut B
         return;
     };
     let is_cold = !worker.warm.contains(&job.notebook);
+    worker.served.insert(job.notebook);
     let write = job.assign(
         (worker_id, worker.name.clone()),
         is_cold,
@@ -186,11 +205,12 @@ fn assign(dispatch: &mut Dispatch, id: JobId, worker_id: WorkerId, batch: &mut B
 
 fn set_position(
     dispatch: &mut Dispatch,
-    id: JobId,
+    ordered: &order::Job,
     position: QueuePosition,
-    queue: &[&order::Job],
+    ahead: &JobsAhead<'_>,
     batch: &mut Batch,
 ) {
+    let id = ordered.job;
     let Some(job) = dispatch.jobs.get(id) else {
         return;
     };
@@ -202,7 +222,7 @@ fn set_position(
     let waiting = Waiting {
         position: shown_position.position,
         last_position: shown_position.last,
-        moved_back: shown_position.moved_back(queue, now_ms),
+        moved_back: shown_position.moved_back(ordered, ahead, now_ms),
         shown_position,
         reason: reason(dispatch, job, &position, batch.now),
         gpu: dispatch.peers.have_gpus(),

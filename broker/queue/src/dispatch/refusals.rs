@@ -1,13 +1,11 @@
 //! Cells that are refused at once. Nothing about them is stored.
 
 use super::{Batch, ConnectionId, jobs::Jobs};
-use crate::{
-    Unwelcome,
-    wording::{run_again, with_safety},
-};
+use crate::Unwelcome;
 use baton_protocol::{
     Finished, JobEvent, JobId, JobKind, NotebookId, NumberedEvent, Outcome, RemoteError,
     proxy::ToProxy,
+    wording::{run_again, with_safety},
 };
 
 /// How many cells of one notebook may be open: waiting, running, or with a result that the notebook

@@ -3,6 +3,8 @@
 
 mod connections;
 mod deleted_jobs;
+mod flood;
+mod hostile;
 mod locks;
 mod long_queue;
 
@@ -136,6 +138,12 @@ impl World {
     fn connection(&mut self) -> ConnectionId {
         self.next_connection += 1;
         ConnectionId(self.next_connection)
+    }
+
+    fn after(steps: impl IntoIterator<Item = Step>) -> Self {
+        let mut world = Self::new();
+        steps.into_iter().for_each(|step| world.take(step));
+        world
     }
 
     fn take(&mut self, step: Step) {
@@ -395,6 +403,7 @@ impl Stored {
                 .map(|job| job.sequence)
                 .max()
                 .unwrap_or(0),
+            last_alive_ms: None,
             spent: Vec::new(),
             runs: Vec::new(),
             changes: crate::courses::Changes::default(),

@@ -5,12 +5,11 @@ use super::{
     Action, Batch, Dispatch, Job, Now, Phase, Remainder, Subscription,
     job::{Abandoned, End},
 };
-use crate::{
-    record::Write,
-    wording::{run_again, with_safety},
-};
+use crate::record::Write;
 use baton_protocol::{
-    Finished, JobEvent, JobId, NotebookId, Outcome, RemoteError, Usage, proxy::ToProxy,
+    Finished, JobEvent, JobId, NotebookId, Outcome, RemoteError, Usage,
+    proxy::ToProxy,
+    wording::{run_again, with_safety},
     worker::ToWorker,
 };
 use baton_scheduling::queue::Run;
@@ -248,16 +247,18 @@ pub(super) fn charge(
     dispatch.accounts.charge(account, run_ms, batch)
 }
 
-/// How long a job ran, if its worker does not report it.
+/// How long a job ran, if its worker does not report it: at most until its worker was last known to run, and not
+/// longer than the worker lets it run.
 pub(super) fn ran(dispatch: &Dispatch, id: JobId, now: Now) -> Usage {
-    let started_ms = dispatch.jobs.get(id).and_then(|job| job.started_ms());
-    let worker = dispatch.jobs.get(id).and_then(|job| job.worker());
-    let absent_ms =
-        worker.and_then(|worker| dispatch.peers.workers.get(&worker)?.disconnected_since_ms);
-    let until_ms = absent_ms.unwrap_or(now.unix_ms);
+    let job = dispatch.jobs.get(id);
+    let worker = job.and_then(|job| dispatch.peers.workers.get(&job.worker()?));
+    let absent_ms = worker.and_then(|worker| worker.disconnected_since_ms);
+    let until_ms = absent_ms.map_or(now.unix_ms, |ms| ms.min(now.unix_ms));
+    let started_ms = job.and_then(Job::started_ms);
     let run_ms = started_ms.map_or(0, |started| until_ms.saturating_sub(started));
+    let limit_ms = job.and_then(Job::timeout_ms).unwrap_or(u64::MAX);
     Usage {
-        run_ms: u64::try_from(run_ms).unwrap_or(0),
+        run_ms: u64::try_from(run_ms).unwrap_or(0).min(limit_ms),
         ..Usage::default()
     }
 }
@@ -285,7 +286,7 @@ pub(super) fn remember(
 }
 
 /// Ends the sessions of an absent notebook, unless a result that is still needed exists only there.
-pub(super) fn end_unneeded_sessions(dispatch: &Dispatch, id: NotebookId, batch: &mut Batch) {
+pub(super) fn end_unneeded_sessions(dispatch: &mut Dispatch, id: NotebookId, batch: &mut Batch) {
     let is_present = dispatch.peers.notebooks.contains_key(&id);
     let needs_session = |job: &Job| job.notebook == id && job.needs_session();
     if !is_present && !dispatch.jobs.iter().any(needs_session) {

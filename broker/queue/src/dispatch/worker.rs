@@ -114,6 +114,11 @@ fn compare_assignments(
     held: &[HeldAssignment],
     batch: &mut Batch,
 ) {
+    let notebooks = held.iter().filter_map(|held| dispatch.jobs.get(held.job));
+    let notebooks: Vec<NotebookId> = notebooks.map(|job| job.notebook).collect();
+    if let Some(worker) = dispatch.peers.workers.get_mut(&id) {
+        worker.served.extend(notebooks);
+    }
     for held in held {
         match dispatch.jobs.get(held.job) {
             Some(job) if held.is_ahead_of(job, id) => {

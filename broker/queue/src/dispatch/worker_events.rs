@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     StopReason,
-    bounds::{cut_reason, cut_usage},
+    bounds::{cut_prompt, cut_reason, cut_usage},
 };
 use baton_protocol::{
     FencingNumber, Finished, JobEvent, JobId, JobKind, Outcome, RemoteError, Usage, WorkerId,
@@ -148,6 +148,7 @@ fn accept(
         JobEvent::DeferredState { .. } | JobEvent::Salvaged { .. } => {
             follows.state_has_arrived = true;
         }
+        JobEvent::InputWanted { prompt, .. } => cut_prompt(prompt),
         _ => {}
     }
     let Some(job) = dispatch.jobs.get_mut(id) else {
@@ -199,13 +200,15 @@ fn charged_ms(dispatch: &Dispatch, id: JobId, finished: &Finished, now: Now) -> 
         0 if finished.outcome != Outcome::Refused => ran(dispatch, id, now).run_ms,
         run_ms => run_ms,
     };
-    let is_program = dispatch
-        .jobs
-        .get(id)
-        .is_some_and(|job| job.kind.is_program());
+    let job = dispatch.jobs.get(id);
     match finished.usage.gpu {
-        // Under time-sharing, a program leaves the GPU to others between its leases.
-        Some(gpu) if is_program => gpu.held_ms.min(run_ms),
+        // Under time-sharing, a program leaves the GPU to others between its leases, but not its slot.
+        Some(gpu) if job.is_some_and(|job| job.kind.is_program()) => {
+            let worker = job.and_then(|job| dispatch.peers.workers.get(&job.worker()?));
+            let slots = worker.map_or(1, |worker| worker.slots.max(1));
+            let of_slot_ms = run_ms.div_ceil(slots.into());
+            gpu.held_ms.clamp(of_slot_ms, run_ms)
+        }
         _ => run_ms,
     }
 }

@@ -11,10 +11,7 @@ use super::{
     workers,
 };
 use crate::{
-    web::{
-        self, Caller, Shared,
-        api::{ApiError, act},
-    },
+    web::{self, ApiError, Caller, Shared, api::act},
     words,
 };
 use axum::{

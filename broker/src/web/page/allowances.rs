@@ -6,7 +6,7 @@ use super::{
     time::Zone,
 };
 use crate::{
-    web::{Caller, Shared, api::ApiError},
+    web::{ApiError, Caller, Shared},
     words,
 };
 use baton_broker_queue::{

@@ -5,7 +5,7 @@ use super::{
     time::Zone,
 };
 use crate::{
-    web::{Caller, Shared, api::ApiError},
+    web::{ApiError, Caller, Shared},
     words,
 };
 use axum::{

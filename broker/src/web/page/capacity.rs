@@ -8,10 +8,7 @@ use super::{
     time::Zone,
     week::week,
 };
-use crate::web::{
-    Caller, Shared,
-    api::{self, ApiError},
-};
+use crate::web::{ApiError, Caller, Shared, api};
 use axum::{Extension, extract::State, response::Response};
 use baton_humanize::approximate;
 use baton_plan::{

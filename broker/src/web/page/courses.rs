@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     web::{
-        Caller, Shared,
-        api::{ApiError, allowances_of, courses_of},
+        ApiError, Caller, Shared,
+        api::{allowances_of, courses_of},
     },
     words,
 };

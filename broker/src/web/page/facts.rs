@@ -6,10 +6,7 @@ use crate::{
     clock::unix_ms,
     engine::Event,
     minutes,
-    web::{
-        Caller, Shared,
-        api::{ApiError, ask},
-    },
+    web::{ApiError, Caller, Shared, api::ask},
 };
 use baton_broker_queue::{JobView, Phase};
 use baton_broker_store::{JobRow, Span};

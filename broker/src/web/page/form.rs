@@ -1,6 +1,6 @@
 //! Forms, and forms that are shown again because a field is missing or wrong.
 
-use crate::{web::api::ApiError, words};
+use crate::{web::ApiError, words};
 use baton_broker_queue::NotDone;
 use maud::{Markup, html};
 use std::collections::HashMap;

@@ -7,7 +7,7 @@ use super::{
     layout::Fragment,
     now, workers,
 };
-use crate::web::{Caller, Shared, api::ApiError, limited};
+use crate::web::{ApiError, Caller, Shared, limited};
 use axum::{
     Extension,
     extract::{Query, State},

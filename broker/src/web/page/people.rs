@@ -5,8 +5,8 @@ use crate::{
     clock::unix_ms,
     engine::Event,
     web::{
-        Caller, Shared,
-        api::{ApiError, ask, day_of},
+        ApiError, Caller, Shared,
+        api::{ask, day_of},
     },
     words,
 };

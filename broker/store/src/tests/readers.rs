@@ -102,6 +102,74 @@ async fn cells_do_not_wait_for_pages() {
     }
 }
 
+/// A row may have many megabytes, so only what is read of it may be kept.
+#[tokio::test]
+async fn each_row_is_read_before_the_next_one_is_fetched() {
+    let both = Databases::new();
+    for database in both.all() {
+        let store = Store::open(&database).await.unwrap();
+        store.acquire_leadership().await.unwrap();
+        let fails = match store {
+            Store::Sqlite(_) => "abs(-9223372036854775807 - i)",
+            Store::Postgres(_) => "i / (i - 1)",
+        };
+        let second_fails = sql(format!(
+            "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 1) SELECT {fails} AS i FROM n"
+        ));
+        let what = "the first row";
+        let read = |_: &Row| Err::<(), _>(StoreError::Damaged { what });
+        let list = store.list::<_, Vec<_>>(second_fails.clone(), read).await;
+        let mut writer = store.writer().await.unwrap();
+        let of_writer = writer.list(second_fails, move |row| read(&row)).await;
+        for list in [list, of_writer] {
+            let failed = list.unwrap_err();
+            assert!(
+                matches!(
+                    failed,
+                    StoreError::Damaged {
+                        what: "the first row"
+                    }
+                ),
+                "{failed}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_takes_over_knows_in_which_minute_a_broker_last_ran() {
+    let both = Databases::new();
+    for database in both.all() {
+        let store = Store::open(&database).await.unwrap();
+        store.acquire_leadership().await.unwrap();
+        let last_alive_ms = async || store.load().await.unwrap().last_alive_ms;
+        assert_eq!(last_alive_ms().await, None);
+        for at_ms in [90_000, 61_000] {
+            let look = Look {
+                at_ms,
+                running: 0,
+                waiting: 0,
+                slots: 0,
+            };
+            store.past().add(look).await.unwrap();
+        }
+        assert_eq!(last_alive_ms().await, Some(120_000));
+    }
+}
+
+/// A broker with many jobs reads for longer, and must still become the leader.
+#[tokio::test]
+async fn a_long_answer_of_the_server_is_read_to_its_end() {
+    let server = Server::start(Disk::NoSync);
+    let store = Store::open(&Database::named(&server.url())).await.unwrap();
+    store.acquire_leadership().await.unwrap();
+    let mut writer = store.writer().await.unwrap();
+    // 12 s in all. The server sends a row when it has computed the next one.
+    let slow = "SELECT repeat('x', 100000) AS text, CAST(pg_sleep(3) AS TEXT) AS slept FROM generate_series(1, 4)";
+    let texts = writer.list(sql(slow), |row| row.get::<String>("text"));
+    assert_eq!(texts.await.unwrap().len(), 4);
+}
+
 /// An empty database of each engine.
 struct Databases {
     folder: TempDir,

@@ -1,7 +1,7 @@
 //! The file that an assembler makes cannot be changed, and batches are bounded.
 
-use crate::ends::{End, UNLIMITED, noise};
-use baton_chunks::{Assembler, Collector, Ledger};
+use crate::ends::{End, noise};
+use baton_chunks::{Assembler, Collector, Ledger, memory::Room};
 use baton_protocol::{CHUNK_BYTES, StateVersion, TableId};
 use std::{fs::File, os::unix::fs::FileExt};
 
@@ -10,7 +10,7 @@ fn the_file_is_sealed() {
     let mut home = End::default();
     home.set(1, noise(100, 1));
     let message = home.send(b"stream").unwrap();
-    let assembler = Assembler::new(message.manifest, Ledger::default(), UNLIMITED).unwrap();
+    let assembler = Assembler::new(message.manifest, Ledger::default(), Room::UNLIMITED).unwrap();
     let (file, _, _) = assembler.finish().unwrap();
     let file = File::from(file);
     assert!(file.write_at(b"x", 0).is_err());

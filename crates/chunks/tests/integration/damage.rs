@@ -1,6 +1,6 @@
 //! Messages that contradict themselves, or what is already there, are refused.
 
-use crate::ends::{End, UNLIMITED, collect, noise};
+use crate::ends::{End, collect, noise};
 use baton_chunks::{
     Assembler, Collector, Ledger, Severity, StateError, check_size, hash, memory::Room,
 };
@@ -44,7 +44,7 @@ fn stored(bytes: u32) -> Piece {
 fn a_manifest_that_contradicts_itself_is_refused() {
     #[track_caller]
     fn check(parts: Vec<SegmentPart>, expected: &str) {
-        let error = Assembler::new(manifest(parts), Ledger::default(), UNLIMITED)
+        let error = Assembler::new(manifest(parts), Ledger::default(), Room::UNLIMITED)
             .err()
             .unwrap();
         assert!(error.to_string().contains(expected), "{error}");
@@ -67,7 +67,7 @@ fn a_manifest_that_contradicts_itself_is_refused() {
     check(vec![part(mib + 1, true, sizes)], "two sizes");
     let mut dropped = manifest(vec![part(0, true, vec![])]);
     dropped.dropped_segments = vec![7];
-    let error = Assembler::new(dropped, Ledger::default(), UNLIMITED)
+    let error = Assembler::new(dropped, Ledger::default(), Room::UNLIMITED)
         .err()
         .unwrap();
     assert!(error.to_string().contains("dropped"), "{error}");
@@ -112,7 +112,8 @@ fn chunks_are_verified_as_they_arrive() {
     home.set(1, noise(CHUNK_BYTES, 1));
     home.set(2, noise(CHUNK_BYTES, 2));
     let message = home.send(b"").unwrap();
-    let mut assembler = Assembler::new(message.manifest, Ledger::default(), UNLIMITED).unwrap();
+    let mut assembler =
+        Assembler::new(message.manifest, Ledger::default(), Room::UNLIMITED).unwrap();
     let wanted = assembler.wanted();
     let [first, second] = wanted[..] else {
         panic!("two chunks")

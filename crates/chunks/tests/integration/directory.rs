@@ -25,10 +25,10 @@ fn what_was_put_is_there_also_after_a_restart() {
     assert_eq!(name, hash(b"bytes"));
     assert!(store.contains(name));
     assert_eq!(store.put(b"bytes").unwrap(), name);
-    assert_eq!(store.used_bytes(), 5);
+    assert_eq!(store.used_bytes(), 4096);
 
     let store = ChunkDirectory::open(root.clone(), 1 << 20).unwrap();
-    assert_eq!(store.used_bytes(), 5);
+    assert_eq!(store.used_bytes(), 4096);
     assert_eq!(store.get(name).unwrap().unwrap(), &b"bytes"[..]);
     assert_eq!(store.list().unwrap()[0].hash, name);
     assert_eq!(
@@ -91,23 +91,23 @@ fn what_a_cache_cannot_read_counts_as_missing() {
 }
 
 #[test]
-fn a_store_refuses_more_than_its_limit() {
+fn a_store_refuses_more_than_its_limit_and_a_short_chunk_counts_as_a_block_of_the_disk() {
     let folder = TempDir::new().unwrap();
-    let store = ChunkDirectory::open(folder.path().into(), 10).unwrap();
+    let store = ChunkDirectory::open(folder.path().into(), 8191).unwrap();
     let first = store.put(b"12345678").unwrap();
     let error = store.put(b"abc").unwrap_err();
     assert!(
         matches!(
             error,
             StateError::Full {
-                limit_bytes: Some(10),
+                limit_bytes: Some(8191),
                 ..
             }
         ),
         "{error}"
     );
     assert!(
-        error.to_string().contains("its limit is 10 bytes"),
+        error.to_string().contains("its limit is 8191 bytes"),
         "{error}"
     );
     assert_eq!(store.put(b"12345678").unwrap(), first);
@@ -118,9 +118,9 @@ fn a_store_refuses_more_than_its_limit() {
 #[test]
 fn a_cache_makes_room_by_what_was_not_used_for_longest() {
     let folder = TempDir::new().unwrap();
-    let cache = ChunkDirectory::open_cache(folder.path().into(), 1000).unwrap();
+    let cache = ChunkDirectory::open_cache(folder.path().into(), 100_000).unwrap();
     let names: Vec<ChunkHash> = (0..10)
-        .map(|seed| cache.put(&noise(100, seed)).unwrap())
+        .map(|seed| cache.put(&noise(10_000, seed)).unwrap())
         .collect();
     for (age, name) in names.iter().enumerate() {
         let used = SystemTime::now() - Duration::from_secs(100 - age as u64);
@@ -128,8 +128,8 @@ fn a_cache_makes_room_by_what_was_not_used_for_longest() {
         file.set_modified(used).unwrap();
     }
     assert!(cache.get(names[0]).unwrap().is_some());
-    cache.put(&noise(100, 99)).unwrap();
-    assert!(cache.used_bytes() <= 1000);
+    cache.put(&noise(10_000, 99)).unwrap();
+    assert!(cache.used_bytes() <= 100_000);
     assert!(cache.contains(names[0]), "it was used a moment ago");
     assert!(!cache.contains(names[1]));
     assert!(cache.contains(names[9]));
@@ -186,12 +186,12 @@ fn many_may_put_the_same_at_once() {
             scope.spawn(|| {
                 barrier.wait();
                 for seed in 0..20 {
-                    store.put(&noise(1000, seed)).unwrap();
+                    store.put(&noise(5000, seed)).unwrap();
                 }
             });
         }
     });
-    assert_eq!(store.used_bytes(), 20_000);
+    assert_eq!(store.used_bytes(), 100_000);
     assert_eq!(store.list().unwrap().len(), 20);
     assert_eq!(
         fs::read_dir(folder.path().join("unfinished"))

@@ -13,11 +13,6 @@ use std::{
     os::unix::fs::FileExt,
 };
 
-pub(crate) const UNLIMITED: Room = Room {
-    limit_bytes: u64::MAX,
-    free_bytes: u64::MAX,
-};
-
 pub(crate) type Store = HashMap<ChunkHash, Bytes>;
 
 #[derive(Default)]
@@ -69,7 +64,13 @@ impl End {
     /// Packs the same message as one file in memory.
     pub(crate) fn pack(&mut self, stream: &[u8]) -> Result<Bundle, StateError> {
         let pid = i32::try_from(std::process::id()).unwrap();
-        let bundle = pack(pid, &self.snapshot(stream), &self.ledger, &|| false)?;
+        let bundle = pack(
+            pid,
+            &self.snapshot(stream),
+            &self.ledger,
+            Room::UNLIMITED,
+            &|| false,
+        )?;
         let ledger = bundle.enter(std::mem::take(&mut self.ledger))?;
         self.sent(ledger);
         Ok(bundle)
@@ -96,7 +97,7 @@ impl End {
     /// Applies a message. Returns its stream.
     pub(crate) fn receive(&mut self, message: &Message) -> Result<Vec<u8>, StateError> {
         let ledger = std::mem::take(&mut self.ledger);
-        let mut assembler = Assembler::new(message.manifest.clone(), ledger, UNLIMITED)?;
+        let mut assembler = Assembler::new(message.manifest.clone(), ledger, Room::UNLIMITED)?;
         for hash in assembler.wanted() {
             assembler.place(hash, &message.chunks[&hash])?;
         }

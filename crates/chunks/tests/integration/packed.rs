@@ -6,7 +6,7 @@ use crate::{
     round_trip::{change, make},
     sys::Mapped,
 };
-use baton_chunks::{Bundle, Ledger, StateError, pack};
+use baton_chunks::{Bundle, Ledger, StateError, memory::Room, pack};
 use baton_protocol::{
     memory::{self, BLOCK_BYTES},
     shim::{Delta, Extent, MAPPED_BYTES, Patch, SegmentDelta},
@@ -177,8 +177,38 @@ fn packing_can_be_given_up() {
     let mut home = End::default();
     home.set(1, noise(20 << 20, 1));
     let pid = i32::try_from(std::process::id()).unwrap();
-    let error = pack(pid, &home.snapshot(b""), &Ledger::default(), &|| true).unwrap_err();
+    let error = pack(
+        pid,
+        &home.snapshot(b""),
+        &Ledger::default(),
+        Room::UNLIMITED,
+        &|| true,
+    )
+    .unwrap_err();
     assert!(matches!(error, StateError::Cancelled), "{error}");
+}
+
+#[test]
+fn nothing_is_copied_that_does_not_fit() {
+    let mut home = End::default();
+    home.set(1, noise(20 << 20, 1));
+    let pid = i32::try_from(std::process::id()).unwrap();
+    let check = |home: &End, limit_bytes: u64, free_bytes: u64, expected: &str| {
+        let room = Room {
+            limit_bytes,
+            free_bytes,
+        };
+        let error = pack(pid, &home.snapshot(b""), &home.ledger, room, &|| false).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    };
+    let full = "This machine has no memory left for the state";
+    let never = "The state has 20971520 bytes; there is room for 1048576";
+    check(&home, 1 << 20, 1 << 20, never);
+    check(&home, u64::MAX, 1 << 20, full);
+    // Which blocks have changed is found out while they are copied.
+    home.pack(b"").unwrap();
+    home.set(1, noise(20 << 20, 2));
+    check(&home, u64::MAX, 1 << 20, full);
 }
 
 #[test]
@@ -188,7 +218,10 @@ fn memory_that_is_not_there_is_named() {
     let mut snapshot = home.snapshot(b"");
     snapshot.segments[0].address = 4096;
     let pid = i32::try_from(std::process::id()).unwrap();
-    let error = pack(pid, &snapshot, &Ledger::default(), &|| false).unwrap_err();
+    let error = pack(pid, &snapshot, &Ledger::default(), Room::UNLIMITED, &|| {
+        false
+    })
+    .unwrap_err();
     assert!(matches!(error, StateError::Memory { .. }), "{error}");
 }
 
@@ -226,7 +259,7 @@ fn of_a_received_segment_only_what_was_written_to_is_read() {
         segment[block * BLOCK_BYTES + 9] ^= 1;
     }
     let pid = i32::try_from(std::process::id()).unwrap();
-    let bundle = pack(pid, &snapshot, &other.ledger, &|| false).unwrap();
+    let bundle = pack(pid, &snapshot, &other.ledger, Room::UNLIMITED, &|| false).unwrap();
     let patches = &bundle.content().delta.segments[0].patches;
     let block = BLOCK_BYTES as u64;
     let found: Vec<(u64, u64)> = patches
@@ -237,7 +270,7 @@ fn of_a_received_segment_only_what_was_written_to_is_read() {
 
     // A new table does not use what was received.
     snapshot.segments[0].fresh = true;
-    let bundle = pack(pid, &snapshot, &other.ledger, &|| false).unwrap();
+    let bundle = pack(pid, &snapshot, &other.ledger, Room::UNLIMITED, &|| false).unwrap();
     let patches = &bundle.content().delta.segments[0].patches;
     assert_eq!(patches[0].source.bytes, blocks as u64 * block + 5);
 }

@@ -67,7 +67,7 @@ pub(super) fn check_link(path: &RelativePath, target: &[u8]) -> io::Result<()> {
     match stays_inside(path, target) {
         true => Ok(()),
         false => Err(io::Error::other(
-            "it is a link that may lead out of the notebook's folder",
+            "it is a link that may lead out of the folder",
         )),
     }
 }

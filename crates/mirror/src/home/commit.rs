@@ -10,6 +10,7 @@ use super::{
     arriving::{Arriving, check_link},
     listing::stamp,
     staging::Staging,
+    undo::Undo,
 };
 use crate::{
     folder::{Below, Place, Status},
@@ -18,17 +19,22 @@ use crate::{
     trash::{TrashEntry, Was},
     walk::{below, never_copied},
 };
-use baton_protocol::files::{Base, Change, RelativePath, Stamp};
+use baton_protocol::{
+    JobKind,
+    files::{Base, Change, RelativePath, Stamp},
+};
 use std::{fmt, io, path::Path};
 
-/// Puts everything in place. What cannot be changed stays as it was, with a note for the student.
+/// Puts everything in place. What cannot be changed stays as it was, with a note for the student. `kind`: of the job
+/// that made the changes.
 ///
 /// The hidden folder is gone before the cell ends: the student's next cell may list this folder.
 #[must_use]
-pub fn commit(mut staging: Staging) -> Committed {
+pub fn commit(mut staging: Staging, kind: JobKind) -> Committed {
     let changes = staging.take_changes();
     let mut commit = Commit {
         staging,
+        noun: kind.noun(),
         trash: None,
         deleted: 0,
         linked: 0,
@@ -39,6 +45,7 @@ pub fn commit(mut staging: Staging) -> Committed {
     };
     commit.all(changes);
     Committed {
+        noun: commit.noun,
         notes: commit.notes,
         written: commit.written,
         made: commit.made,
@@ -51,6 +58,8 @@ pub fn commit(mut staging: Staging) -> Committed {
 /// Changes that were made. They are undone unless they are kept.
 #[derive(Debug)]
 pub struct Committed {
+    /// What made the changes, for notes.
+    noun: &'static str,
     /// One line for each file that is not as the cell left it.
     pub notes: Vec<String>,
     /// Files that are identical to those in the mirror.
@@ -70,70 +79,24 @@ impl Committed {
         std::mem::take(&mut self.notes)
     }
 
-    /// Restores everything as it was before.
-    pub fn undo(self) {
-        drop(self);
+    /// Restores everything as it was before. Returns a line for each file that something else has changed since then.
+    pub fn undo(mut self) -> Vec<String> {
+        Undo::run_all(std::mem::take(&mut self.undo), self.noun)
     }
 }
 
 impl Drop for Committed {
     fn drop(&mut self) {
-        Undo::run_all(std::mem::take(&mut self.undo));
-    }
-}
-
-#[derive(Debug)]
-enum Undo {
-    Rename { from: Below, to: Below },
-    Remove(Below),
-    RemoveFolder(Below),
-    MakeFolder(Below, u32),
-    SetMode(Below, u32),
-}
-
-impl Undo {
-    /// Undoes putting something at `path`. What the cell renamed returns to the trash, and goes from there to its
-    /// old name.
-    fn placing(path: Below, renamed: Option<Below>) -> Self {
-        match renamed {
-            Some(to) => Self::Rename { from: path, to },
-            None => Self::Remove(path),
-        }
-    }
-
-    /// The last step is undone first.
-    fn run_all(steps: Vec<Self>) {
-        for step in steps.into_iter().rev() {
-            if let Err(error) = step.run() {
-                tracing::error!(%error, "Failed to restore a file: {step:?}");
-            }
-        }
-    }
-
-    fn run(&self) -> io::Result<()> {
-        match self {
-            Self::Rename { from, to } => {
-                let (from, to) = (from.place()?, to.place()?);
-                match (from.status()?, to.present()?) {
-                    // Renaming one of two names of a file to the other does nothing.
-                    (kept, Some(there)) if kept.is_same(&there) => from.remove_file(),
-                    _ => move_file(&from, &to),
-                }
-            }
-            Self::Remove(path) => path.place()?.remove_file(),
-            Self::RemoveFolder(path) => path.place()?.remove_folder(),
-            Self::MakeFolder(path, mode) => {
-                let place = path.place()?;
-                place.make_folder(0o700)?;
-                place.set_mode(*mode).map(drop)
-            }
-            Self::SetMode(path, mode) => path.place()?.set_mode(*mode).map(drop),
+        for note in Undo::run_all(std::mem::take(&mut self.undo), self.noun) {
+            tracing::warn!("{note}");
         }
     }
 }
 
 struct Commit {
     staging: Staging,
+    /// What made the changes, for notes.
+    noun: &'static str,
     /// Made when the first file is taken away.
     trash: Option<TrashEntry>,
     deleted: usize,
@@ -159,7 +122,7 @@ impl fmt::Display for Not {
         match self {
             Self::Changed => formatter.write_str("something else changed it here meanwhile"),
             Self::LeadsOutside => formatter.write_str(
-                "it is a link here to a file outside the notebook's folder, which `%%gpu` cells cannot change",
+                "it is a link here to a file outside the folder, which cannot be changed from a GPU machine",
             ),
             Self::NeverCopied => formatter.write_str("files of that name are not copied"),
             Self::Io(error) => write!(formatter, "the same change failed here: {error}"),
@@ -185,7 +148,7 @@ impl Commit {
                 Change::Removed { path, base } => {
                     let taken = self.take(&path, &base, Was::Deleted);
                     self.deleted += usize::from(matches!(taken, Ok(Some(_))));
-                    self.note(&path, taken.map(drop), "was deleted by the cell");
+                    self.note(&path, taken.map(drop), "was deleted");
                 }
                 Change::Moved {
                     from,
@@ -199,11 +162,7 @@ impl Commit {
                     }
                     taken => {
                         let why = taken.err().unwrap_or(Not::Changed);
-                        self.note(
-                            &from,
-                            Err(why),
-                            &format!("was renamed to '{path}' by the cell"),
-                        );
+                        self.note(&from, Err(why), &format!("was renamed to '{path}'"));
                     }
                 },
                 Change::Written {
@@ -226,26 +185,27 @@ impl Commit {
         emptied.sort_unstable_by(|one, other| other.cmp(one));
         for path in emptied {
             let removed = self.remove_folder(&path);
-            self.note(&path, removed, "was deleted by the cell");
+            self.note(&path, removed, "was deleted");
         }
         folders.sort_unstable();
         for (path, mode) in folders {
             let made = self.make_folder(&path, mode);
-            self.note(&path, made, "was created by the cell");
+            self.note(&path, made, "was created");
         }
         for (path, over, what) in arriving {
             self.place_or_keep(&path, over.as_ref(), &what);
         }
         for (path, base, mode) in modes {
             let set = self.set_mode(&path, &base, mode);
-            self.note(&path, set, "was given other permissions by the cell");
+            self.note(&path, set, "was given other permissions");
         }
     }
 
     fn note(&mut self, path: &RelativePath, done: Result<(), Not>, what: &str) {
         if let Err(why) = done {
+            let noun = self.noun;
             self.notes.push(format!(
-                "'{path}' {what}, but {why}; it stays here as it was"
+                "'{path}' {what} by the {noun}, but {why}; it stays here as it was"
             ));
         }
     }
@@ -258,8 +218,8 @@ impl Commit {
         self.check_known(path, &place, &status, base)?;
         let taken = self.in_trash(path, was)?;
         move_file(&place, &taken.place()?)?;
-        self.undo.push(Undo::Rename {
-            from: taken.clone(),
+        self.undo.push(Undo::Restore {
+            kept: taken.clone(),
             to: self.home(path),
         });
         Ok(Some(taken))
@@ -312,7 +272,9 @@ impl Commit {
         let Err(why) = self.place(path, over, what) else {
             return;
         };
-        Undo::run_all(self.undo.split_off(before));
+        let noun = self.noun;
+        let undone = Undo::run_all(self.undo.split_off(before), noun);
+        self.notes.extend(undone);
         let note = match what {
             Arriving::Moved { from, taken, .. } => {
                 let now = match self.move_back(from, taken) {
@@ -320,17 +282,17 @@ impl Commit {
                     Ok(other) => format!("it is now '{other}'"),
                     Err(_) => format!("`baton files restore '{from}'` restores it"),
                 };
-                format!("'{from}' was renamed to '{path}' by the cell, but {why}; {now}")
+                format!("'{from}' was renamed to '{path}' by the {noun}, but {why}; {now}")
             }
             Arriving::Written(file, _) if !matches!(why, Not::NeverCopied) => {
                 let now = match self.keep_near(path, file, None) {
                     Ok(kept) => format!("is '{kept}'"),
                     Err(error) => format!("could not be kept: {error}"),
                 };
-                format!("'{path}' was written by the cell, but {why}; the cell's version {now}")
+                format!("'{path}' was written by the {noun}, but {why}; the {noun}'s version {now}")
             }
             Arriving::Written(..) | Arriving::Link(_) => {
-                format!("'{path}' was written by the cell, but {why}; it stays here as it was")
+                format!("'{path}' was written by the {noun}, but {why}; it stays here as it was")
             }
         };
         self.notes.push(note);
@@ -368,16 +330,29 @@ impl Commit {
             self.keep_before(path, &place)?;
         }
         move_file(&arrived.place()?, &place)?;
-        self.undo
-            .push(Undo::placing(self.home(path), what.renamed()));
+        let status = self.note_placed(path, &place, what.renamed());
         self.made.push(path.clone());
         // Without its status, the mirror gets the file again.
-        if let Ok(status) = place.status()
-            && status.is_file()
-        {
+        if let Some(status) = status.filter(Status::is_file) {
             self.written.push((path.clone(), stamp(&status)));
         }
         Ok(())
+    }
+
+    /// Something was put in this place. Returns its status. `renamed`: where in the trash it was, if the cell renamed it.
+    fn note_placed(
+        &mut self,
+        path: &RelativePath,
+        place: &Place,
+        renamed: Option<Below>,
+    ) -> Option<Status> {
+        let status = place.status().ok();
+        self.undo.push(Undo::Take {
+            placed: self.home(path),
+            stamp: status.as_ref().map(stamp),
+            renamed,
+        });
+        status
     }
 
     /// Keeps the version from before the cell in the trash.
@@ -388,8 +363,8 @@ impl Commit {
         place
             .hard_link_to(&kept)
             .or_else(|_| move_file(place, &kept))?;
-        self.undo.push(Undo::Rename {
-            from: before,
+        self.undo.push(Undo::Restore {
+            kept: before,
             to: self.home(path),
         });
         Ok(())
@@ -406,9 +381,9 @@ impl Commit {
         let folder = path.parent();
         let beside = self.keep_in(folder.as_ref(), path, arrived, renamed)?;
         let name = beside.as_path().file_name().unwrap_or_default();
-        let name = name.display();
+        let (name, noun) = (name.display(), self.noun);
         self.notes.push(format!(
-            "'{path}' was written by the cell, {why}; the cell's version is '{name}' beside it"
+            "'{path}' was written by the {noun}, {why}; the {noun}'s version is '{name}' beside it"
         ));
         Ok(())
     }
@@ -420,8 +395,7 @@ impl Commit {
             return self.keep_near(from, taken, Some(taken));
         }
         move_file(&taken.place()?, &place)?;
-        self.undo
-            .push(Undo::placing(self.home(from), Some(taken.clone())));
+        self.note_placed(from, &place, Some(taken.clone()));
         Ok(from.clone())
     }
 
@@ -453,7 +427,7 @@ impl Commit {
         let free = free_name(&self.staging.home.at(&below(folder, name)?)?)?;
         move_file(&file.place()?, &free)?;
         let kept = below(folder, free.name())?;
-        self.undo.push(Undo::placing(self.home(&kept), renamed));
+        self.note_placed(&kept, &free, renamed);
         Ok(kept)
     }
 

@@ -1,7 +1,10 @@
 //! Files that something else changes at home, links that lead outside, and failures.
 
 use crate::pair::{Pair, tree};
-use baton_protocol::files::{Base, Change, RelativePath};
+use baton_protocol::{
+    JobKind,
+    files::{Base, Change, RelativePath},
+};
 use serde_bytes::ByteBuf;
 use std::{
     fs::{self, File},
@@ -85,8 +88,53 @@ fn all_of_it_can_be_undone() {
     let after = tree(&home);
     let names: Vec<&str> = after.keys().map(|path| path.to_str().unwrap()).collect();
     assert_eq!(names, ["a", "folder", "link", "made", "made/e", "x"]);
-    committed.undo();
+    assert_eq!(committed.undo(), [""; 0]);
     assert_eq!(tree(&home), before);
+}
+
+#[test]
+fn what_others_wrote_before_an_undo_stays() {
+    const OTHERS: &str = "of somebody else";
+    let mut pair = Pair::new();
+    let home = pair.home.clone();
+    for name in ["a", "b", "c", "d"] {
+        fs::write(home.join(name), name).unwrap();
+    }
+    pair.sync();
+    for name in ["a", "new"] {
+        fs::write(pair.at(name), "of the cell").unwrap();
+    }
+    fs::remove_file(pair.removing("b")).unwrap();
+    for (from, to) in [("c", "x"), ("d", "y")] {
+        fs::rename(pair.removing(from), pair.at(to)).unwrap();
+    }
+    let committed = pair.commit_home();
+    for name in ["a", "new", "b", "c"] {
+        fs::write(home.join(name), OTHERS).unwrap();
+    }
+    let mut notes = committed.undo();
+    notes.sort();
+    let stays = |path: &str| {
+        format!("'{path}' stays here as it is, because something else changed it after the cell")
+    };
+    let kept = |path: &str| {
+        format!(
+            "'{path}' from before the cell is in the trash; `baton files restore '{path}'` restores it"
+        )
+    };
+    assert_eq!(
+        notes,
+        [kept("a"), stays("a"), kept("b"), kept("c"), stays("new")]
+    );
+    for name in ["a", "new", "b", "c"] {
+        assert_eq!(text(home.join(name)), OTHERS, "{name}");
+    }
+    assert_eq!(text(home.join("d")), "d");
+    assert!(!home.join("x").exists() && !home.join("y").exists());
+    for kept in pair.trash().kept().unwrap() {
+        kept.restore(&home, &pair.trash()).unwrap();
+        assert_eq!(text(home.join(kept.path.as_path())), kept.path.to_string());
+    }
 }
 
 #[test]
@@ -113,8 +161,8 @@ fn nothing_is_written_through_a_link() {
     assert_eq!(text(home.join("borrowed (from the GPU)")), "mine");
     assert!(!home.join("leak").exists());
     assert_eq!(notes.len(), 3, "{notes:?}");
-    let borrowed = "'borrowed' was written by the cell, and it is a link here to a file outside the notebook's \
-                    folder, which `%%gpu` cells cannot change; the cell's version is 'borrowed (from the GPU)' beside it";
+    let borrowed = "'borrowed' was written by the cell, and it is a link here to a file outside the \
+                    folder, which cannot be changed from a GPU machine; the cell's version is 'borrowed (from the GPU)' beside it";
     assert!(notes.iter().any(|note| note == borrowed), "{notes:?}");
     let notes = pair.cell(|pair| fs::remove_file(pair.removing("borrowed")).unwrap());
     assert_eq!(notes.len(), 1, "{notes:?}");
@@ -136,7 +184,7 @@ fn no_links_lead_out_together() {
         assert!(home.join(dot).join(dot).exists());
         assert!(fs::symlink_metadata(home.join(out)).is_err());
         assert_eq!(notes.len(), 1, "{notes:?}");
-        assert!(notes[0].contains("may lead out of the notebook's folder"));
+        assert!(notes[0].contains("may lead out of the folder"));
     }
 }
 
@@ -156,7 +204,7 @@ fn a_moved_link_is_a_new_one() {
     };
     let mut staging = pair.stage().unwrap();
     assert!(staging.add(moved).unwrap().is_none());
-    let committed = baton_mirror::commit(staging);
+    let committed = baton_mirror::commit(staging, JobKind::Cell);
     assert_eq!(committed.notes.len(), 1, "{:?}", committed.notes);
     committed.keep();
     assert!(fs::symlink_metadata(pair.home.join("link")).is_err());
@@ -177,7 +225,7 @@ fn what_never_travels_is_not_written_by_a_worker() {
         let linked = Change::Linked { path, over, target };
         assert!(staging.add(linked).unwrap().is_none());
     }
-    let committed = baton_mirror::commit(staging);
+    let committed = baton_mirror::commit(staging, JobKind::Cell);
     assert_eq!(committed.notes.len(), 3, "{:?}", committed.notes);
     committed.keep();
     assert_eq!(tree(&pair.home), before);

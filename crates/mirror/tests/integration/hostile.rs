@@ -8,7 +8,7 @@ use crate::{
 use baton_chunks::hash;
 use baton_mirror::{FilesError, MOST_LISTED, Mirror, list, open_payload, small_payload};
 use baton_protocol::{
-    Piece,
+    JobKind, Piece,
     files::{
         Base, Change, Content, Entry, FilesAnswer, FilesWanted, Listing, Payload, RelativePath,
         Stamp,
@@ -338,7 +338,7 @@ proptest! {
                         pair.write(file, &content);
                     }
                 }
-                let committed = baton_mirror::commit(staging);
+                let committed = baton_mirror::commit(staging, JobKind::Cell);
                 if undone {
                     committed.undo();
                 } else {

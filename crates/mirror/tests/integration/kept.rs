@@ -5,6 +5,7 @@ use crate::{
     pair::{Pair, tree},
 };
 use baton_mirror::{Committed, Staging};
+use baton_protocol::JobKind;
 use nix::errno::Errno;
 use std::{
     collections::BTreeSet,
@@ -44,7 +45,7 @@ fn a_folder_that_is_gone_at_home_costs_no_file() {
         let before = tree(&home);
         let committed = pair.commit_home();
         if undo {
-            committed.undo();
+            assert_eq!(committed.undo(), [""; 0]);
             assert_eq!(tree(&home), before);
             continue;
         }
@@ -79,7 +80,9 @@ fn a_folder_where_nothing_may_be_written_costs_no_file() {
             let mut pair = cell();
             let home = pair.home.clone();
             let committed = commit(&mut pair, |staging| {
-                with_border(Errno::EACCES, || baton_mirror::commit(staging))
+                with_border(Errno::EACCES, || {
+                    baton_mirror::commit(staging, JobKind::Cell)
+                })
             });
             let notes = committed.keep();
             assert_eq!(notes.len(), 3, "{notes:?}");
@@ -98,7 +101,9 @@ fn both_versions_stay_on_another_file_system() {
         let home = pair.home.clone();
         fs::write(home.join("mounted/old.csv"), "of somebody else").unwrap();
         let committed = commit(&mut pair, |staging| {
-            with_border(Errno::EXDEV, || baton_mirror::commit(staging))
+            with_border(Errno::EXDEV, || {
+                baton_mirror::commit(staging, JobKind::Cell)
+            })
         });
         let notes = committed.keep();
         assert_eq!(notes.len(), 1, "{notes:?}");
@@ -119,7 +124,9 @@ fn a_file_system_without_times_and_permissions_gets_the_bytes() {
                 fs::create_dir(pair.at("made")).unwrap();
                 let committed = commit(&mut pair, |staging| {
                     without_times_and_permissions(Errno::EPERM, || {
-                        with_border(Errno::from_raw(border), || baton_mirror::commit(staging))
+                        with_border(Errno::from_raw(border), || {
+                            baton_mirror::commit(staging, JobKind::Cell)
+                        })
                     })
                 });
                 let notes = committed.keep();
@@ -150,11 +157,11 @@ fn whatever_fails_no_bytes_are_lost() {
             };
             let committed = commit(&mut pair, |staging| {
                 with_border(Errno::EXDEV, || {
-                    full.during(|| baton_mirror::commit(staging))
+                    full.during(|| baton_mirror::commit(staging, JobKind::Cell))
                 })
             });
             if undo {
-                committed.undo();
+                assert_eq!(committed.undo(), [""; 0]);
                 assert_eq!(tree(&pair.home), before, "{full:?}");
                 continue;
             }

@@ -5,7 +5,7 @@ use baton_mirror::{
     Mirror, Root, Scan, Seen, Staging, Status, Trash, list, open_listed, stamp,
 };
 use baton_protocol::{
-    ChunkHash,
+    ChunkHash, JobKind,
     files::{Change, Content, Listing, RelativePath},
 };
 use bytes::Bytes;
@@ -117,7 +117,7 @@ impl Pair {
     }
 
     pub(crate) fn commit(&mut self, scan: Scan) -> Committed {
-        self.commit_by(scan, baton_mirror::commit)
+        self.commit_by(scan, |staging| baton_mirror::commit(staging, JobKind::Cell))
     }
 
     pub(crate) fn commit_by(

@@ -3,7 +3,11 @@
 
 use crate::pair::{Before, NOTHING, Pair, tree};
 use baton_mirror::{HomeListing, Mirror, Root, Scan, list};
-use std::{ffi::OsStr, fs};
+use std::{
+    collections::{HashMap, HashSet},
+    ffi::OsStr,
+    fs,
+};
 
 /// `count` files, all in one folder.
 fn filled(count: usize) -> Pair {
@@ -129,4 +133,20 @@ fn what_a_scan_did_not_reach_counts_as_unchanged() {
     assert!(!scan.cut);
     pair.commit(scan).keep();
     assert_eq!(tree(&pair.home).len(), before.len() - 1 + 1 + 4);
+}
+
+#[test]
+fn a_removal_that_was_not_sent_is_found_again() {
+    let mut pair = Pair::new();
+    fs::write(pair.home.join("a"), "a").unwrap();
+    pair.sync();
+    fs::remove_file(pair.removing("a")).unwrap();
+    let scan = pair.mirror.scan(usize::MAX).unwrap();
+    assert_eq!(scan.differences.len(), 1);
+    let nothing = HashMap::new();
+    pair.mirror.adopt(&scan, &[], &nothing, &HashSet::new());
+    pair.sync();
+    assert!(!pair.at("a").exists());
+    let again = pair.mirror.scan(usize::MAX).unwrap();
+    assert_eq!(again.differences, scan.differences);
 }

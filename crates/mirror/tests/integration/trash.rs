@@ -66,7 +66,7 @@ fn what_is_undone_leaves_nothing_in_the_trash() {
     pair.spoil_state_folder();
     used(&mut pair);
     let before = tree(&pair.home);
-    pair.commit_home().undo();
+    assert_eq!(pair.commit_home().undo(), [""; 0]);
     assert_eq!(tree(&pair.home), before);
     assert_eq!(kept(&pair), []);
     let trash = pair.home.join(".baton/trash");
@@ -118,6 +118,11 @@ fn the_trash_is_bounded_in_size_and_age() {
     let bytes = 2500;
     pair.trash().tidy(TrashLimits { bytes, ..PLENTY }).unwrap();
     assert_eq!(sizes(&pair).len(), 2);
+    // What the last cell took away stays, even if it is larger than the limit.
+    pair.trash()
+        .tidy(TrashLimits { bytes: 0, ..PLENTY })
+        .unwrap();
+    assert_eq!(sizes(&pair), [1003]);
     // Files that a cell may still restore are not removed.
     fs::write(pair.home.join("b"), "y").unwrap();
     pair.sync();
@@ -126,7 +131,7 @@ fn the_trash_is_bounded_in_size_and_age() {
     let age = Duration::ZERO;
     pair.trash().tidy(TrashLimits { bytes: 0, age }).unwrap();
     assert_eq!(sizes(&pair), [1]);
-    committed.undo();
+    assert_eq!(committed.undo(), [""; 0]);
     assert_eq!(text(pair.home.join("b")), "y");
     assert!(sizes(&pair).is_empty());
 }

@@ -28,7 +28,7 @@ fn enclosed() -> State {
 /// The golden files belong to this version.
 #[test]
 fn the_version_is_the_one_of_the_files() {
-    assert_eq!(PROTOCOL_VERSION, 5);
+    assert_eq!(PROTOCOL_VERSION, 6);
 }
 
 golden!(events_are_read, "event", JobEvent, [events(), orphan_events()].concat(), {
@@ -53,11 +53,13 @@ golden!(answers_are_read, "answer", Answer, [
     Answer::Input(Some("Ada".to_owned())),
     Answer::Files(payload()),
     Answer::Names(held()),
+    Answer::Preparing {},
 ], {
     Answer::State(_) => "state",
     Answer::Input(_) => "input",
     Answer::Files(_) => "files",
     Answer::Names(_) => "names",
+    Answer::Preparing {} => "preparing",
 });
 
 golden!(outcomes_are_read, "outcome", Outcome, [
@@ -198,8 +200,9 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
 });
 
 golden!(messages_to_proxies_are_read, "to_proxy", ToProxy, [
-    ToProxy::Welcome { broker_version: "0.1.0".to_owned(), autosave: false },
-    ToProxy::Welcome { broker_version: "0.1.0".to_owned(), autosave: true },
+    ToProxy::Welcome { broker_version: "0.1.0".to_owned(), autosave: false, course: None },
+    ToProxy::Welcome { broker_version: "0.1.0".to_owned(), autosave: true, course: None },
+    ToProxy::Welcome { broker_version: "0.1.0".to_owned(), autosave: false, course: Some("ml101".to_owned()) },
     ToProxy::Refused(Refusal::ProtocolVersion { broker: 1, peer: 2 }),
     ToProxy::QueuePosition {
         job: job(),
@@ -221,6 +224,7 @@ golden!(messages_to_proxies_are_read, "to_proxy", ToProxy, [
     ToProxy::UnknownJob { job: job() },
 ], {
     ToProxy::Welcome { autosave: true, .. } => "welcome_autosave",
+    ToProxy::Welcome { course: Some(_), .. } => "welcome_course",
     ToProxy::Welcome { .. } => "welcome",
     ToProxy::Refused(_) => "refused",
     ToProxy::QueuePosition { .. } => "queue_position",

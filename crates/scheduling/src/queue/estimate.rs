@@ -6,8 +6,12 @@
 //!
 //! **Invariant:** the same input gives the same estimates.
 
+mod alike;
 mod chance;
+mod entry;
+mod needs;
 mod play;
+mod sort_key;
 
 use crate::queue::{Job, Outlook, Spread, Worker};
 use baton_protocol::JobId;

@@ -1,9 +1,8 @@
 //! The queue position as people see it: a range if others are likely to overtake. It never moves
 //! back without a reason.
 
-use crate::queue::{Job, ahead::because};
-use baton_protocol::api::{AheadBecause, MovedBack};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::queue::{Job, JobsAhead, ahead::because};
+use baton_protocol::api::MovedBack;
 
 /// The last position that was shown for one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,28 +49,16 @@ impl ShownPosition {
         (self.position, self.last) == (other.position, other.last)
     }
 
-    /// Why it is further back than an earlier position. `line` is the result of
-    /// [`crate::queue::in_queue_order`], in which the job has this position.
+    /// Why the job is further back than at an earlier position. `ahead` are the jobs ahead of this position.
     #[must_use]
-    pub fn moved_back(&self, line: &[&Job], now_ms: u64) -> Option<MovedBack> {
+    pub fn moved_back(&self, job: &Job, ahead: &JobsAhead<'_>, now_ms: u64) -> Option<MovedBack> {
         let (best, at_ms) = self.best;
         if self.position <= best {
             return None;
         }
-        let own = self.position as usize - 1;
-        let (job, ahead) = (line.get(own)?, line.get(..own)?);
-        let since_ms = now_ms.saturating_sub(at_ms);
-        let came = |other: &&&Job| other.precedence.waited_ms <= since_ms;
-        let mut people: BTreeMap<AheadBecause, BTreeSet<&str>> = BTreeMap::new();
-        for other in ahead.iter().filter(came) {
-            let owners = people.entry(because(other, job)).or_default();
-            owners.insert(&other.owner);
-        }
-        let most = people.iter().max_by_key(|(_, owners)| owners.len());
-        let moved = most.map(|(because, owners)| MovedBack {
-            people: u32::try_from(owners.len()).unwrap_or(u32::MAX),
-            because: *because,
-        });
+        let came = ahead.people(job, now_ms.saturating_sub(at_ms));
+        let most = came.into_iter().max_by_key(|(_, people)| *people);
+        let moved = most.map(|(because, people)| MovedBack { people, because });
         // All of them waited before: their holds or pauses have ended.
         moved.or_else(|| {
             let other = ahead.last()?;

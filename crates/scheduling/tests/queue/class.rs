@@ -86,7 +86,7 @@ impl Class {
         class
     }
 
-    fn submit(&mut self, student: usize) {
+    pub(crate) fn submit(&mut self, student: usize) {
         let (from, to) = self.students[student].runs;
         let cell = Cell {
             student,
@@ -148,6 +148,7 @@ impl Class {
                 boost: student.boost,
                 low_priority: student.low_priority,
                 waited_ms: self.now - cell.submitted,
+                since_run_ms: (student.all_ms > 0).then(|| self.now - student.used_at),
             },
             held: false,
             paused: false,

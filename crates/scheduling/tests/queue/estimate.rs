@@ -80,7 +80,18 @@ proptest! {
         let mut last = 0;
         // All running jobs end at the same time, again and again.
         while after.iter().any(|job| job.worker.is_some()) {
-            after.retain(|job| job.worker.is_none());
+            let (ended, waiting): (Vec<Job>, Vec<Job>) = after.into_iter().partition(|job| job.worker.is_some());
+            after = waiting;
+            for job in &mut after {
+                let runs = ended.iter().filter(|run| run.owner == job.owner).count();
+                let precedence = &mut job.precedence;
+                precedence.waited_ms += 60_000;
+                precedence.used_ms += 60_000.0 * runs as f64;
+                precedence.since_run_ms = match runs {
+                    0 => precedence.since_run_ms.map(|since| since + 60_000),
+                    _ => Some(0),
+                };
+            }
             let next = plan(&after, &workers, each);
             let starts = next.assignments.iter().filter_map(|(id, _)| said[id]).map(|said| said.starts.middle);
             let starts: Vec<u64> = starts.collect();

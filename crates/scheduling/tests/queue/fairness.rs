@@ -27,6 +27,22 @@ fn the_length_of_cells_does_not_buy_a_larger_share() {
     assert!(index >= 0.9, "{index} {:?}", class.shares());
 }
 
+/// Cells are short, so waiting decides, and not use.
+#[test]
+fn a_flood_of_cells_buys_no_larger_share() {
+    let students = (0..30).map(|_| student((200, 200))).collect();
+    let mut class = Class::new(students, 1);
+    for _ in 0..200 {
+        class.submit(0);
+    }
+    class.run_until(80 * SECOND);
+    let shares = class.shares();
+    let others = shares[1..].iter().sum::<f64>() / 29.0;
+    assert!(shares[0] <= 1.2 * others, "{shares:?}");
+    // Neither does the flood cost the student anything.
+    assert!(shares[0] >= 0.8 * others, "{shares:?}");
+}
+
 #[test]
 fn a_course_gets_its_weight_and_a_deadline_its_boost() {
     let of = |weight, boost| Student {

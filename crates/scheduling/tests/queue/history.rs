@@ -41,6 +41,7 @@ fn precedence(_: &Account) -> Precedence {
         boost: 1.0,
         low_priority: false,
         waited_ms: 0,
+        since_run_ms: None,
     }
 }
 

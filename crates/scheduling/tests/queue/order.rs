@@ -34,14 +34,16 @@ fn precedence() -> impl Strategy<Value = Precedence> {
         boost,
         prop::bool::weighted(0.2),
         0..1_000_000_u64,
+        prop::option::of(0..1_000_000_u64),
     )
         .prop_map(
-            |(used_ms, weight, boost, low_priority, waited_ms)| Precedence {
+            |(used_ms, weight, boost, low_priority, waited_ms, since_run_ms)| Precedence {
                 used_ms: used_ms.into(),
                 weight,
                 boost,
                 low_priority,
                 waited_ms,
+                since_run_ms,
             },
         )
 }
@@ -189,7 +191,9 @@ proptest! {
                     AheadBecause::Deadline => precedence.boost > 1.0,
                     AheadBecause::LowPriority => other.low_priority && !precedence.low_priority,
                     AheadBecause::UsedLess => other.used_ms > 0.0,
-                    AheadBecause::WaitedLonger => other.low_priority || precedence.waited_ms >= other.waited_ms,
+                    AheadBecause::WaitedLonger => {
+                        other.low_priority || precedence.waited_for_turn_ms() >= other.waited_for_turn_ms()
+                    }
                 };
                 prop_assert!(is_so, "{:?}: {:?} {:?}", because, ahead, behind);
             }
@@ -396,6 +400,7 @@ pub(crate) fn precedence_of(used_ms: f64, waited_ms: u64) -> Precedence {
         boost: 1.0,
         low_priority: false,
         waited_ms,
+        since_run_ms: None,
     }
 }
 

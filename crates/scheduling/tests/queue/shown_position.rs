@@ -2,7 +2,7 @@
 
 use crate::order::{job, precedence_of};
 use baton_protocol::api::{AheadBecause, MovedBack};
-use baton_scheduling::queue::{Job, ShownPosition, in_queue_order};
+use baton_scheduling::queue::{Job, JobsAhead, ShownPosition, in_queue_order};
 use proptest::prelude::*;
 
 fn waits(number: u8, used_ms: f64, waited_ms: u64) -> Job {
@@ -10,6 +10,14 @@ fn waits(number: u8, used_ms: f64, waited_ms: u64) -> Job {
         precedence: precedence_of(used_ms, waited_ms),
         ..job(number, None)
     }
+}
+
+fn moved_back(told: ShownPosition, jobs: &[Job], now_ms: u64) -> Option<MovedBack> {
+    let line = in_queue_order(jobs);
+    let mut ahead = JobsAhead::default();
+    let (last, others) = line[..told.position as usize].split_last()?;
+    others.iter().for_each(|job| ahead.add(job));
+    told.moved_back(last, &ahead, now_ms)
 }
 
 #[test]
@@ -21,23 +29,20 @@ fn who_came_with_less_recent_use_is_counted_and_not_named() {
         waits(2, 0.0, 4000),
         waits(3, 10_000.0, 2000),
     ];
-    let line = in_queue_order(&jobs);
     let told = ShownPosition::next(Some(told), 3, Some(1), 15_000);
     let because = AheadBecause::UsedLess;
     assert_eq!(
-        told.moved_back(&line, 15_000),
+        moved_back(told, &jobs, 15_000),
         Some(MovedBack { people: 2, because })
     );
     // One of them has started; the reason stays until the position is as good as it was.
-    let line = in_queue_order(&jobs[..2]);
     let told = ShownPosition::next(Some(told), 2, Some(1), 16_000);
     assert_eq!(
-        told.moved_back(&line, 16_000),
+        moved_back(told, &jobs[..2], 16_000),
         Some(MovedBack { people: 1, because })
     );
-    let line = in_queue_order(&jobs[..1]);
     let told = ShownPosition::next(Some(told), 1, Some(1), 17_000);
-    assert_eq!(told.moved_back(&line, 17_000), None);
+    assert_eq!(moved_back(told, &jobs[..1], 17_000), None);
 }
 
 proptest! {
@@ -47,12 +52,11 @@ proptest! {
     ) {
         let mut before: Option<ShownPosition> = None;
         let jobs: Vec<Job> = (0..9).map(|number| waits(number, 0.0, 1_000_000 - u64::from(number))).collect();
-        let line = in_queue_order(&jobs);
         for (now, (position, overtakers)) in (0..).zip(tellings) {
             let told = ShownPosition::next(before, position, overtakers, now);
             prop_assert!(told.position == position && told.last >= position);
             if let Some(before) = before && (told.position > before.position || told.last > before.last) {
-                prop_assert!(told.moved_back(&line, now).is_some());
+                prop_assert!(moved_back(told, &jobs, now).is_some());
             }
             before = Some(told);
         }

@@ -8,7 +8,7 @@ use axum::{
     routing::any,
 };
 use baton_protocol::{
-    Answer, JobId, PROTOCOL_VERSION, Refusal,
+    Answer, Bound, JobId, PROTOCOL_VERSION, Payload, Piece, Refusal,
     address::BrokerAddress,
     decode, encode,
     proxy::{FromProxy, ToProxy},
@@ -80,6 +80,7 @@ async fn a_large_message_arrives() {
         let welcome = ToProxy::Welcome {
             broker_version: text,
             autosave: false,
+            course: None,
         };
         socket
             .send(Message::binary(encode(&welcome)))
@@ -108,16 +109,29 @@ async fn a_large_message_arrives() {
         panic!("a welcome was sent")
     };
     assert!(broker_version.trim().parse::<usize>().unwrap() > BYTES);
+}
 
-    let value = Some("x".repeat(64 << 20));
-    let error = connection
-        .send(&FromProxy::Answer {
+#[tokio::test]
+async fn what_the_broker_would_not_accept_is_not_sent() {
+    let server = Server::tcp(router(echo)).await;
+    let mut connection: Proxy = connect(&server.dial, "/v1/proxy").await.unwrap();
+    let job = JobId::random();
+    let piece = Piece::Inline("".into());
+    for answer in [
+        Answer::Input(Some("x".repeat(Bound::MESSAGE.bytes))),
+        Answer::Files(Payload(vec![piece; Bound::MESSAGE.elements + 1])),
+    ] {
+        let message = FromProxy::Answer {
             job,
             question: 1,
-            answer: Answer::Input(value),
-        })
-        .await;
-    assert!(matches!(error, Err(LinkError::TooLarge { .. })));
+            answer,
+        };
+        let error = connection.send(&message).await;
+        assert!(matches!(error, Err(LinkError::TooLarge { .. })));
+    }
+    connection.send(&FromProxy::Cancel { job }).await.unwrap();
+    let answer = connection.receive().await.unwrap();
+    assert_eq!(answer, Some(ToProxy::UnknownJob { job }));
 }
 
 #[tokio::test]
@@ -146,6 +160,7 @@ async fn nonsense_is_an_error_and_the_next_message_is_read() {
         let welcome = ToProxy::Welcome {
             broker_version: "1".into(),
             autosave: false,
+            course: None,
         };
         socket
             .send(Message::binary(encode(&welcome)))

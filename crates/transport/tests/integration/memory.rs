@@ -1,6 +1,6 @@
 //! The memory transport between two ends in one process.
 
-use baton_chunks::{Bundle, Ledger, pack};
+use baton_chunks::{Bundle, Ledger, memory::Room, pack};
 use baton_protocol::{
     HeldKey, Holder,
     shim::{SegmentView, Snapshot},
@@ -54,7 +54,10 @@ fn bundle(segment: &[u8]) -> Bundle {
         dropped_segments: vec![],
     };
     let pid = i32::try_from(std::process::id()).unwrap();
-    pack(pid, &snapshot, &Ledger::default(), &|| false).unwrap()
+    pack(pid, &snapshot, &Ledger::default(), Room::UNLIMITED, &|| {
+        false
+    })
+    .unwrap()
 }
 
 fn inode(file: impl AsFd) -> u64 {

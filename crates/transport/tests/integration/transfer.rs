@@ -42,7 +42,7 @@ async fn receive(
                 Ok(received) => return (Ok(received), began.elapsed()),
                 Err(error) => error,
             };
-        match attempts.delay_after(&error) {
+        match attempts.delay_after(error.severity()) {
             Some(delay) => sleep(delay).await,
             None => return (Err(error), began.elapsed()),
         }

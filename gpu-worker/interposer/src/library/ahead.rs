@@ -9,7 +9,7 @@
 
 use super::{
     Process,
-    sys::host::{self, HostMemory},
+    sys::{host, host_memory::HostMemory},
 };
 use std::{
     sync::{

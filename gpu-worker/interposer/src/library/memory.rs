@@ -14,7 +14,7 @@ use super::{
     shadows::Shadows,
     sys::{
         driver::{self, Code, Context, Event, OUT_OF_MEMORY, SUCCESS, Stream},
-        host::HostMemory,
+        host_memory::HostMemory,
     },
 };
 use std::{

@@ -2,7 +2,7 @@
 //!
 //! To prepare a place is to clear its pages, which takes one thread several times as long as the copy into it.
 
-use super::sys::host::{self, HostMemory};
+use super::sys::{host, host_memory::HostMemory};
 use std::{
     collections::BTreeMap,
     sync::{

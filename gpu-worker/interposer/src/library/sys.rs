@@ -5,6 +5,8 @@ mod context_calls;
 pub(super) mod driver;
 mod event_calls;
 pub(super) mod host;
+pub(super) mod host_memory;
+mod loader;
 mod look_up;
 mod mapping_calls;
 mod memory_calls;

@@ -8,12 +8,9 @@ use crate::{
     transfer::{NotTransferred, Transport, send_patiently},
 };
 use baton_chunks::Ledger;
-use baton_protocol::{RemoteError, State, outbox::state_bytes};
-use baton_transport::Changes;
+use baton_protocol::{JobKind, RemoteError, State};
+use baton_transport::{Changes, TransferError};
 use futures_util::future::BoxFuture;
-
-/// A larger state does not fit into one message.
-const LARGEST_STATE_BYTES: usize = 48 << 20;
 
 /// The state that was read from the session, and the changes to files.
 pub(super) type Collected = (
@@ -25,18 +22,19 @@ pub(super) type Collected = (
 /// what the cell left.
 pub(super) fn begin(
     context: &Context,
+    kind: JobKind,
     session: &mut Session,
     transport: &Transport,
     changes: Changes,
 ) -> Result<BoxFuture<'static, Collected>, RemoteError> {
     if changes.snapshot.messages != changes.base.messages {
         let what = "The session and the worker count messages differently";
-        return Err(messages::session_failed(what));
+        return Err(messages::session_failed(kind, what));
     }
     let state = send_patiently(context.access.clone(), transport.clone(), changes);
     let kernel = session.kernel();
     let mirror = session.mirror.as_mut();
-    let files = mirror.map(|mirror| mirror::collect(mirror, kernel));
+    let files = mirror.map(|mirror| mirror::collect(mirror, kernel, kind));
     let files = async move {
         match files {
             Some(files) => files.await,
@@ -48,18 +46,19 @@ pub(super) fn begin(
 
 /// State and files, or why the cell ends without them.
 pub(super) fn all_of(
+    kind: JobKind,
     collected: Collected,
 ) -> Result<(State, Ledger, mirror::Collected), RemoteError> {
     let (message, error) = match collected {
-        (Ok((state, ledger)), Ok(files)) => {
-            let bytes = state_bytes(&state);
-            return match bytes > LARGEST_STATE_BYTES {
-                true => Err(messages::state_too_large(bytes)),
-                false => Ok((state, ledger, files)),
-            };
+        (Ok((state, ledger)), Ok(files)) => return Ok((state, ledger, files)),
+        (Err(error @ NotTransferred::Failed(TransferError::TooManyObjects)), _) => {
+            (messages::state_too_large(kind), error.to_string())
         }
-        (Err(error), _) => (messages::state_lost(&error), error.to_string()),
-        (Ok(_), Err(error)) => (messages::files_not_collected(&error), error.to_string()),
+        (Err(error), _) => (messages::state_lost(kind, &error), error.to_string()),
+        (Ok(_), Err(error)) => (
+            messages::files_not_collected(kind, &error),
+            error.to_string(),
+        ),
     };
     tracing::warn!(error, "The cell's results could not be collected");
     Err(message)

@@ -8,7 +8,7 @@ use crate::{
     messages,
     session::Session,
 };
-use baton_protocol::{GpuUsage, JobKind};
+use baton_protocol::{self as protocol, GpuUsage, JobKind};
 use std::time::Duration;
 
 pub(super) struct GpuUse {
@@ -20,10 +20,10 @@ pub(super) struct GpuUse {
 }
 
 /// A warning if nothing enforces the GPU memory limit that the cell was given.
-pub(super) fn not_enforced(session: &Session, limit_bytes: Option<u64>) -> Option<String> {
-    limit_bytes
+pub(super) fn not_enforced(session: &Session, cell: &protocol::Cell) -> Option<String> {
+    cell.gpu_memory_bytes
         .filter(|_| session.gpu().is_none())
-        .map(messages::no_gpu_limit)
+        .map(|bytes| messages::no_gpu_limit(cell.kind, bytes))
 }
 
 /// Reports the cell to the arbiter of its GPU.
@@ -46,12 +46,12 @@ pub(super) async fn end(session: &Session, kind: JobKind, ending: &mut Ending) -
     let used = gpu.usage().await;
     if let Some(reason) = used.ended.filter(|_| ending.finished.state.is_none()) {
         ending.finished.error = Some(match reason {
-            EndReason::Kept => messages::kept_the_gpu(),
-            EndReason::NoRoom => messages::no_room_on_the_gpu(),
-            EndReason::NoHostRoom => messages::no_room_on_the_host(),
+            EndReason::Kept => messages::kept_the_gpu(kind),
+            EndReason::NoRoom => messages::no_room_on_the_gpu(kind),
+            EndReason::NoHostRoom => messages::no_room_on_the_host(kind),
         });
     }
-    let fault = used.fault.map(messages::gpu_fault);
+    let fault = used.fault.map(|code| messages::gpu_fault(kind, code));
     let bypassed = used.bypassed.then(|| messages::GPU_BYPASSED.to_owned());
     // For a program, zero is reported, too: without usage, the broker would charge its whole run time.
     let is_reported = used.peak_bytes > 0 || !used.held.is_zero() || kind.is_program();

@@ -1,18 +1,21 @@
-//! What can end a cell early: an interrupt, its time limit, too much memory, a session that does not react.
+//! What can end a cell early: an interrupt, its time limit, too much memory, a session that does not react, the end of
+//! the worker.
 
 use crate::{
     Config,
     context::Context,
     job::Ending,
+    life_end::LifeEnd,
     messages::{self, Limit},
     processes,
     session::Session,
 };
-use baton_protocol::{Cell, Outcome, RemoteError};
+use baton_protocol::{Cell, JobKind, Outcome, RemoteError};
 use std::time::Duration;
 use tokio::time::Instant;
 
 pub(super) struct Limits {
+    kind: JobKind,
     /// How long the cell may run.
     time: Option<Limit>,
     /// The time limit interrupted the cell, not the student.
@@ -28,6 +31,7 @@ pub(super) struct Limits {
 impl Limits {
     pub(super) fn new(config: &Config, cell: &Cell) -> Self {
         Self {
+            kind: cell.kind,
             time: cell.timeout_ms.map(|time| Limit {
                 time: Duration::from_millis(time),
                 longest: cell.longest_timeout_ms.map(Duration::from_millis),
@@ -73,14 +77,15 @@ impl Limits {
     }
 
     pub(super) fn ending_of_ignored_cancel(&self) -> Ending {
-        let cancelled = || Ending::without_state(Outcome::Cancelled, messages::cancelled());
+        let cancelled =
+            || Ending::without_state(Outcome::Cancelled, messages::cancelled(self.kind));
         self.ending_in_time().unwrap_or_else(cancelled)
     }
 
     /// The ending without state of a cell that the time limit has interrupted.
     pub(super) fn ending_in_time(&self) -> Option<Ending> {
         let limit = self.time.filter(|_| self.time_is_up)?;
-        let error = messages::timed_out(limit);
+        let error = messages::timed_out(self.kind, limit);
         Some(Ending::without_state(Outcome::TimedOut, error))
     }
 
@@ -93,7 +98,7 @@ impl Limits {
         if !(self.time_is_up && reported == Outcome::Cancelled) {
             return (reported, error);
         }
-        let error = messages::stopped_in_time(self.time.unwrap_or_default(), error);
+        let error = messages::stopped_in_time(self.kind, self.time.unwrap_or_default(), error);
         (Outcome::TimedOut, Some(error))
     }
 }
@@ -111,13 +116,27 @@ pub(super) fn memory(
     }
 }
 
-pub(super) fn too_much_memory(session: &Session, context: &Context, bytes: u64) -> Option<Ending> {
+pub(super) fn stopped(context: &Context, kind: JobKind) -> Ending {
+    let is_ending = context.end.as_ref().is_some_and(LifeEnd::is_ending);
+    let why = match is_ending {
+        true => messages::time_is_over(kind),
+        false => messages::shutting_down(kind),
+    };
+    Ending::without_state(Outcome::WorkerLost, why)
+}
+
+pub(super) fn too_much_memory(
+    kind: JobKind,
+    session: &Session,
+    context: &Context,
+    bytes: u64,
+) -> Option<Ending> {
     if session.memory_is_limited() {
         return None; // The system itself ends what exceeds the limit.
     }
     let limit = context.config.session_memory_bytes?;
     (bytes > limit).then(|| {
-        let error = messages::out_of_memory(bytes, limit);
+        let error = messages::out_of_memory(kind, bytes, limit);
         Ending::without_state(Outcome::OutOfMemory, error)
     })
 }

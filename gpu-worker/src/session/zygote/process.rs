@@ -6,7 +6,7 @@
 //! **Invariant:** the zygote has the environment of a session. Of the worker it has only the connection on which the
 //! worker asks for forks.
 
-use super::{Ground, Spare};
+use super::{Ground, Parked, Spare, parked::send, spare::SpareEnclosure};
 use crate::{
     processes,
     sandbox::{Bubblewrap, ReadOnly, Sandbox, SandboxError, ignore_sigterm, inherit},
@@ -14,19 +14,13 @@ use crate::{
 };
 use baton_jupyter_wire::folder::PrivateFolder;
 use baton_protocol::NotebookId;
-use nix::{
-    libc,
-    sys::socket::{ControlMessage, MsgFlags, sendmsg},
-    unistd::Pid,
-};
-use serde::Serialize;
-use serde_bytes::ByteBuf;
+use nix::unistd::Pid;
 use std::{
-    ffi::{OsStr, OsString},
-    io::{self, IoSlice},
+    ffi::OsString,
+    io,
     os::{
         fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
-        unix::{ffi::OsStrExt as _, net::UnixStream as StdUnixStream},
+        unix::net::UnixStream as StdUnixStream,
     },
     path::{Path, PathBuf},
     process::Stdio,
@@ -34,7 +28,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Interest},
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Interest},
     net::UnixStream,
     process::{Child, Command},
     time::Instant,
@@ -70,37 +64,6 @@ pub(crate) struct Zygote {
     /// The mounts through which its Python was started.
     _read_only: Option<ReadOnly>,
     _folder: PrivateFolder,
-}
-
-/// What a fork becomes. `baton_shim/session/zygote.py` reads this.
-#[derive(Serialize)]
-pub(crate) struct ForkRequest {
-    /// Python code to run instead of a session.
-    pub(crate) program: Option<&'static str>,
-    pub(crate) arguments: Vec<ByteBuf>,
-    pub(crate) environment: Vec<(ByteBuf, ByteBuf)>,
-    pub(crate) folder: ByteBuf,
-    /// The numbers that the first descriptors sent with the request have in the fork. If there is a sandbox to enter, a
-    /// descriptor of a process inside it follows; if system calls wait, a socket for their listener comes last.
-    pub(crate) descriptors: Vec<i32>,
-    /// The namespaces to enter, as `setns` takes them; zero if there is no sandbox to enter.
-    pub(crate) namespaces: libc::c_int,
-    /// The filter of system calls of a sandbox; empty if there is none to install.
-    pub(crate) filter: ByteBuf,
-    /// The filter that lets system calls wait for the worker; empty if no call waits.
-    pub(crate) watched: ByteBuf,
-}
-
-pub(crate) fn bytes(text: impl AsRef<OsStr>) -> ByteBuf {
-    ByteBuf::from(text.as_ref().as_bytes())
-}
-
-/// The variables of a command, for a request.
-pub(crate) fn variables(command: &Command) -> Vec<(ByteBuf, ByteBuf)> {
-    let variables = command.as_std().get_envs();
-    variables
-        .filter_map(|(name, value)| Some((bytes(name), bytes(value?))))
-        .collect()
 }
 
 impl Zygote {
@@ -171,10 +134,7 @@ impl Zygote {
             .await?;
         // The fork sends its process id when it has joined the groups.
         let number = connection.read_i32_le().await?;
-        Ok(Parked {
-            connection,
-            process: Pid::from_raw(number),
-        })
+        Ok(Parked::new(connection, Pid::from_raw(number)))
     }
 
     /// What the next session needs: prepared before, or else now.
@@ -183,17 +143,25 @@ impl Zygote {
         let ready = self.take_spare().filter(Spare::is_ready);
         match ready {
             Some(spare) => Ok(spare),
-            None => Spare::make(self, sandbox).await,
+            None => self.make_spare(sandbox).await,
         }
     }
 
     /// Prepares what the next session needs, unless that has been done.
     pub(super) async fn prepare_next(&self, sandbox: Option<&Sandbox>) -> Result<(), ZygoteError> {
         if self.lock_spare().is_none() {
-            let spare = Spare::make(self, sandbox).await?;
+            let spare = self.make_spare(sandbox).await?;
             self.lock_spare().get_or_insert(spare);
         }
         Ok(())
+    }
+
+    async fn make_spare(&self, sandbox: Option<&Sandbox>) -> Result<Spare, ZygoteError> {
+        let enclosure = SpareEnclosure::make(sandbox)?;
+        let join_files = enclosure.join_files()?;
+        let borrowed: Vec<_> = join_files.iter().map(OwnedFd::as_fd).collect();
+        let parked = self.park(&borrowed).await?;
+        Ok(Spare { enclosure, parked })
     }
 
     /// How long no session has been forked.
@@ -269,42 +237,6 @@ impl Zygote {
     }
 }
 
-/// A fork that waits for its request. The fork ends if this is dropped.
-#[derive(Debug)]
-pub(crate) struct Parked {
-    connection: UnixStream,
-    process: Pid,
-}
-
-impl Parked {
-    /// The fork's process id. A fork that will enter a sandbox has a child that continues inside; this is then the id
-    /// of the parent, which ends.
-    pub(crate) fn process(&self) -> Pid {
-        self.process
-    }
-
-    pub(super) fn is_alive(&self) -> bool {
-        Path::new(&format!("/proc/{}/exe", self.process)).exists()
-    }
-
-    /// Turns the fork into the process that the request describes. `files`: the descriptors for it. Returns
-    /// [`Self::process`].
-    pub(crate) async fn become_session(
-        mut self,
-        request: &ForkRequest,
-        files: &[BorrowedFd<'_>],
-    ) -> io::Result<Pid> {
-        let connection = &self.connection;
-        let text = baton_protocol::encode(request);
-        let sent = connection
-            .async_io(Interest::WRITABLE, || send(connection, &text, files))
-            .await?;
-        self.connection.write_all(&text[sent..]).await?;
-        self.connection.shutdown().await?;
-        Ok(self.process)
-    }
-}
-
 fn program(python: &Path, read_only: Option<&ReadOnly>) -> io::Result<PathBuf> {
     Ok(match read_only {
         // A session could otherwise change the worker's Python through `/proc/self/exe`.
@@ -360,17 +292,4 @@ async fn until_ready(control: &mut UnixStream) -> Result<(), ZygoteError> {
             _ => return Err(ZygoteError::Unfit(rest.to_owned())),
         }
     }
-}
-
-fn send(socket: &UnixStream, text: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<usize> {
-    let files: Vec<_> = files.iter().map(|file| file.as_raw_fd()).collect();
-    let rights = [ControlMessage::ScmRights(&files)];
-    let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
-    Ok(sendmsg::<()>(
-        socket.as_raw_fd(),
-        &[IoSlice::new(text)],
-        &rights,
-        flags,
-        None,
-    )?)
 }

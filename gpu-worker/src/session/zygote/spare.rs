@@ -2,51 +2,54 @@
 //!
 //! **Invariant:** both are used for one session only, and receive nothing before they belong to it.
 
-use super::process::{Parked, Zygote, ZygoteError};
-use crate::sandbox::{Group, PreparedSandbox, Sandbox};
-use std::os::fd::AsFd as _;
+use super::Parked;
+use crate::sandbox::{Group, PreparedSandbox, Sandbox, SandboxError};
+use std::{io, os::fd::OwnedFd};
 
 #[derive(Debug)]
 pub(crate) struct Spare {
-    /// The sandbox that the fork will enter; `None` without bubblewrap.
-    pub(crate) prepared: Option<PreparedSandbox>,
-    /// The control group of a fork under Landlock. (A prepared sandbox has its own.)
-    pub(crate) group: Option<Group>,
+    pub(crate) enclosure: SpareEnclosure,
     pub(crate) parked: Parked,
 }
 
-impl Spare {
-    pub(super) async fn make(
-        zygote: &Zygote,
-        sandbox: Option<&Sandbox>,
-    ) -> Result<Self, ZygoteError> {
-        let (mut prepared, mut group) = (None, None);
-        match sandbox {
+/// What the fork will enter.
+#[derive(Debug)]
+pub(crate) enum SpareEnclosure {
+    /// It has a control group of its own.
+    Bubblewrap(Box<PreparedSandbox>),
+    /// The control group of a fork under Landlock, if it has one.
+    Landlock(Option<Group>),
+    None,
+}
+
+impl SpareEnclosure {
+    pub(super) fn make(sandbox: Option<&Sandbox>) -> Result<Self, SandboxError> {
+        Ok(match sandbox {
             Some(Sandbox::Bubblewrap(bubblewrap)) => {
-                prepared = Some(PreparedSandbox::start(bubblewrap)?)
+                Self::Bubblewrap(Box::new(PreparedSandbox::start(bubblewrap)?))
             }
-            Some(Sandbox::Landlock(landlock)) => group = landlock.group()?,
-            None => {}
-        }
-        let join_files = match (&prepared, &group) {
-            (Some(prepared), _) => prepared.join_files()?,
-            (None, Some(group)) => group.join_files()?,
-            (None, None) => Vec::new(),
-        };
-        let borrowed: Vec<_> = join_files
-            .iter()
-            .map(|join_file| join_file.as_fd())
-            .collect();
-        let parked = zygote.park(&borrowed).await?;
-        Ok(Self {
-            prepared,
-            group,
-            parked,
+            Some(Sandbox::Landlock(landlock)) => Self::Landlock(landlock.group()?),
+            None => Self::None,
         })
     }
 
+    /// A process that writes into these files joins the control group.
+    pub(super) fn join_files(&self) -> io::Result<Vec<OwnedFd>> {
+        match self {
+            Self::Bubblewrap(prepared) => prepared.join_files(),
+            Self::Landlock(Some(group)) => group.join_files(),
+            Self::Landlock(None) | Self::None => Ok(Vec::new()),
+        }
+    }
+}
+
+impl Spare {
     /// Whether its processes still run.
     pub(super) fn is_ready(&self) -> bool {
-        self.parked.is_alive() && self.prepared.as_ref().is_none_or(PreparedSandbox::is_ready)
+        let is_enclosed = match &self.enclosure {
+            SpareEnclosure::Bubblewrap(prepared) => prepared.is_ready(),
+            SpareEnclosure::Landlock(_) | SpareEnclosure::None => true,
+        };
+        self.parked.is_alive() && is_enclosed
     }
 }

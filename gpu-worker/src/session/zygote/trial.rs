@@ -2,7 +2,8 @@
 
 use super::{
     Ground,
-    process::{ForkRequest, Zygote, ZygoteError, bytes, variables},
+    parked::{ForkRequest, bytes, variables},
+    process::{Zygote, ZygoteError},
 };
 use crate::{
     processes,

@@ -136,7 +136,7 @@ class Kernel(IPythonKernel):
             outcome=outcome,
             error=error,
             state=self.snapshot(),
-            deferred_bytes=0,
+            deferred_bytes=self.shell.user_ns.get("deferred_bytes", 0),
             keeps=self.shell.user_ns.get("keeps", False),
         )
         name, _ = self.link.receive()

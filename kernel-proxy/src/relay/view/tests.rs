@@ -416,6 +416,37 @@ async fn a_client_that_stands_still_loses_its_connection() {
     pair.client.read_to_end(&mut bytes).await.unwrap();
 }
 
+/// Starts a cell for a client that reads nothing, inserts 200 outputs of 10 kB, and returns whether it is connected.
+async fn stays_connected(kind: &str) -> bool {
+    let limits = Limits {
+        compact_above_bytes: 100 << 10,
+        queued_bytes: 200 << 10,
+        most_bytes: 1 << 20,
+        ..Limits::default()
+    };
+    let relay = relay(limits);
+    let mut pair = start(&relay, &[SUBSCRIBE]);
+    pair.kernel_sends(&[greeting().into(), status("a", "busy"), input("a")])
+        .await;
+    for _ in 0..200 {
+        let content = json!({"data": "x".repeat(10_000)}).to_string();
+        relay.inject(&parent("a"), Output::new(kind, content));
+        settle().await;
+    }
+    if !pair.view.is_finished() {
+        return true;
+    }
+    let error = pair.view.await.unwrap().unwrap_err();
+    assert!(matches!(error, ViewError::TooSlow { .. }), "{error}");
+    false
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_is_disconnected_only_if_too_much_must_wait_for_it() {
+    assert!(stays_connected("display_data").await);
+    assert!(!stays_connected("comm_msg").await);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -1,6 +1,9 @@
 //! Drives the link: connects, exchanges the greeting, resumes jobs, and passes commands and updates on.
 
-use super::{BrokerAccess, Command, EndedSessions, JobUpdate, Link, Status};
+use super::{
+    BrokerAccess, Command, EndedSessions, JobUpdate, Link, Status,
+    followed::{FollowedJob, LinkJob, answered},
+};
 use crate::{
     config::BrokerChoice,
     remote_cell::{
@@ -10,20 +13,18 @@ use crate::{
 };
 use baton_humanize::with_causes;
 use baton_protocol::{
-    Answer, JobEvent, JobId, NotebookId, NumberedEvent, PROTOCOL_VERSION, Refusal, Submission,
+    JobEvent, JobId, NotebookId, NumberedEvent, PROTOCOL_VERSION, Refusal, Submission,
     proxy::{FromProxy, ToProxy},
 };
 use baton_transport::{Backoff, ChunkClient, Connection, LinkError};
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{HashMap, VecDeque},
     time::Duration,
 };
 use tokio::sync::{mpsc, watch};
 
 const COMMANDS: usize = 64;
 const UPDATES: usize = 256;
-/// How many questions of a job are remembered. A cell can ask for several files at the same time.
-const KEPT_QUESTIONS: usize = 64;
 /// A peer that accepts the connection but sends no `Welcome` is not a broker.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -78,67 +79,6 @@ struct Driver {
     unsent: Vec<FromProxy>,
 }
 
-enum LinkJob {
-    Open(FollowedJob),
-    /// The proxy is done with the job, and the broker has not confirmed that yet.
-    Ended(Box<FromProxy>),
-}
-
-struct FollowedJob {
-    /// `None`: a job of an earlier kernel.
-    submission: Option<Box<Submission>>,
-    /// The job's last questions. Each has its answer, or none if the notebook has not given it yet.
-    questions: BTreeMap<u64, Option<Answer>>,
-    /// The cell's deferred state was asked for and has not arrived yet.
-    deferred_wanted: bool,
-    /// The number of the last event that was passed on.
-    seen: u64,
-}
-
-impl FollowedJob {
-    fn new(submission: Option<Box<Submission>>) -> Self {
-        Self {
-            submission,
-            questions: BTreeMap::new(),
-            deferred_wanted: false,
-            seen: 0,
-        }
-    }
-
-    /// Notes a question. Returns whether it is new, or else its answer.
-    fn asked(&mut self, question: u64) -> Result<(), Option<Answer>> {
-        if let Some(answer) = self.questions.get(&question) {
-            return Err(answer.clone());
-        }
-        self.questions.insert(question, None);
-        if self.questions.len() > KEPT_QUESTIONS {
-            self.questions.pop_first();
-        }
-        Ok(())
-    }
-
-    /// What a broker may have lost: everything that the job waits for.
-    fn repeated(&self, job: JobId) -> impl Iterator<Item = FromProxy> {
-        let answers = self.questions.iter().filter_map(move |(question, answer)| {
-            let answer = answer.clone()?;
-            Some(answered(job, *question, answer))
-        });
-        let deferred = self
-            .deferred_wanted
-            .then_some(FromProxy::DeferredWanted { job });
-        answers.chain(deferred)
-    }
-
-    /// The request for the events that this proxy has not seen.
-    fn follow(&self, job: JobId) -> FromProxy {
-        let after = self.seen;
-        match self.submission {
-            Some(_) => FromProxy::Resume { job, after },
-            None => FromProxy::Attach { job, after },
-        }
-    }
-}
-
 type Broker = Connection<ToProxy, FromProxy>;
 
 impl Driver {
@@ -169,7 +109,12 @@ impl Driver {
                 NoBroker::Unable(reason) => (reason.clone(), Status::Unable { reason }),
                 NoBroker::Never(obstacle) => {
                     self.status.send_replace(Status::Refused(obstacle));
-                    match self.collect_commands_until_wake().await {
+                    let goes_on = match self.has_open_jobs() {
+                        // Another person may remove the obstacle, and jobs that run wait for that.
+                        true => self.pause(backoff.next_delay()).await,
+                        false => self.collect_commands_until_wake().await,
+                    };
+                    match goes_on {
                         true => continue,
                         false => return,
                     }
@@ -185,10 +130,7 @@ impl Driver {
 
     async fn connect(&mut self) -> Result<Broker, NoBroker> {
         let dial = dial_or_start(&self.choice).await?;
-        let waits = self
-            .jobs
-            .values()
-            .any(|job| matches!(job, LinkJob::Open(_)));
+        let waits = self.has_open_jobs();
         let greeting = async {
             let mut broker: Broker = baton_transport::connect(&dial, "/v1/proxy").await?;
             let hello = FromProxy::Hello {
@@ -208,7 +150,10 @@ impl Driver {
             })?
             .map_err(|error| no_broker(error, waits))?;
         match answer {
-            Some(ToProxy::Welcome { autosave, .. }) => {
+            Some(ToProxy::Welcome {
+                autosave, course, ..
+            }) => {
+                self.course = course.or(self.course.take());
                 let chunks = ChunkClient::new(&dial).map_err(|error| no_broker(error, waits))?;
                 let chunks = chunks
                     .with_patience(self.patience)
@@ -227,6 +172,11 @@ impl Driver {
                 dial.address
             ))),
         }
+    }
+
+    fn has_open_jobs(&self) -> bool {
+        let mut jobs = self.jobs.values();
+        jobs.any(|job| matches!(job, LinkJob::Open(_)))
     }
 
     /// Serves until the connection breaks (returns the reason) or the proxy ends (`None`).
@@ -261,17 +211,17 @@ impl Driver {
 
     async fn resume(&mut self, broker: &mut Broker) -> Result<(), LinkError> {
         for message in std::mem::take(&mut self.unsent) {
-            broker.send(&message).await?;
+            self.send(broker, &message).await?;
         }
         for (id, job) in &self.jobs {
             match job {
                 LinkJob::Open(open) => {
-                    broker.send(&open.follow(*id)).await?;
+                    self.send(broker, &open.follow(*id)).await?;
                     for message in open.repeated(*id) {
-                        broker.send(&message).await?;
+                        self.send(broker, &message).await?;
                     }
                 }
-                LinkJob::Ended(final_message) => broker.send(final_message).await?,
+                LinkJob::Ended(final_message) => self.send(broker, final_message).await?,
             }
         }
         Ok(())
@@ -279,9 +229,32 @@ impl Driver {
 
     async fn on_command(&mut self, command: Command, broker: &mut Broker) -> Result<(), LinkError> {
         match self.note(command) {
-            Noted::Submission(submission) => broker.send(&FromProxy::Submit(*submission)).await,
-            Noted::Once(message) | Noted::Repeated(message) => broker.send(&message).await,
+            Noted::Submission(submission) => {
+                self.send(broker, &FromProxy::Submit(*submission)).await
+            }
+            Noted::Once(message) | Noted::Repeated(message) => self.send(broker, &message).await,
+            Noted::Signs(signs) => {
+                for sign in signs {
+                    self.send(broker, &sign).await?;
+                }
+                Ok(())
+            }
             Noted::Nothing => Ok(()),
+        }
+    }
+
+    /// Sends a message. One that the broker would not accept is reported to its job instead: over another connection it
+    /// would not be accepted either.
+    async fn send(&self, broker: &mut Broker, message: &FromProxy) -> Result<(), LinkError> {
+        match (broker.send(message).await, message) {
+            (
+                Err(LinkError::TooLarge { bytes }),
+                FromProxy::Submit(Submission { job, .. }) | FromProxy::Answer { job, .. },
+            ) => {
+                self.send_update(*job, JobUpdate::TooLarge { bytes }).await;
+                Ok(())
+            }
+            (sent, _) => sent,
         }
     }
 
@@ -315,6 +288,10 @@ impl Driver {
                     None => Noted::Nothing,
                 }
             }
+            Command::Prepare(job) => match self.jobs.get(&job) {
+                Some(LinkJob::Open(open)) => Noted::Signs(open.signs(job)),
+                _ => Noted::Nothing,
+            },
             Command::WantDeferred(job) => match self.jobs.get_mut(&job) {
                 Some(LinkJob::Open(open)) => {
                     open.deferred_wanted = true;
@@ -384,7 +361,8 @@ impl Driver {
                 continue;
             }
             if number > open.seen + 1 {
-                return broker.send(&open.follow(job)).await;
+                let follow = open.follow(job);
+                return self.send(broker, &follow).await;
             }
             open.seen = number;
             match event {
@@ -397,7 +375,7 @@ impl Driver {
                 && let Err(answer) = open.asked(question)
             {
                 if let Some(answer) = answer {
-                    broker.send(&answered(job, question, answer)).await?;
+                    self.send(broker, &answered(job, question, answer)).await?;
                 }
                 continue;
             }
@@ -416,7 +394,7 @@ impl Driver {
                 ..
             })) => {
                 let submission = submission.as_ref().clone();
-                return broker.send(&FromProxy::Submit(submission)).await;
+                return self.send(broker, &FromProxy::Submit(submission)).await;
             }
             Some(LinkJob::Open(_)) => self.send_update(job, JobUpdate::Lost).await,
             _ => self.confirmed(job),
@@ -470,20 +448,14 @@ impl Driver {
     }
 }
 
-fn answered(job: JobId, question: u64, answer: Answer) -> FromProxy {
-    FromProxy::Answer {
-        job,
-        question,
-        answer,
-    }
-}
-
 /// A message for the broker, if it is connected.
 enum Noted {
     Submission(Box<Submission>),
     Once(Box<FromProxy>),
     /// `resume` repeats it.
     Repeated(Box<FromProxy>),
+    /// They matter only now.
+    Signs(Vec<FromProxy>),
     Nothing,
 }
 
@@ -497,7 +469,7 @@ fn no_broker(error: LinkError, waits: bool) -> NoBroker {
         }),
         LinkError::TooMuch { problem, .. } if !waits => NoBroker::Never(Obstacle {
             reason: problem.detail,
-            hint: "shut down notebooks that you do not use, then run the cell again",
+            hint: "shut down notebooks that you do not use, then try again",
         }),
         LinkError::Certificate { address, problem } if !waits => NoBroker::Never(Obstacle {
             reason: format!("there is no safe connection to the broker at {address}: {problem}"),

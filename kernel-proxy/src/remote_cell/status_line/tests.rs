@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use baton_protocol::{Period, api::AheadBecause};
+use baton_protocol::{Period, Requirement, api::AheadBecause};
 
 fn at(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
@@ -56,7 +56,7 @@ fn usage(run_ms: u64, peak_memory_bytes: u64) -> Usage {
 
 #[test]
 fn a_short_cell_shows_the_summary_alone() {
-    let mut status_line = StatusLine::new("d".into(), false);
+    let mut status_line = StatusLine::new("d".into(), JobKind::Cell, false);
     status_line.waits(queued(1));
     assert_eq!(status_line.refresh(at(1.9)), None);
     status_line.assigned("cpu-0".into(), false, None, at(0.4));
@@ -72,7 +72,7 @@ fn a_short_cell_shows_the_summary_alone() {
 
 #[test]
 fn a_cell_that_shows_nothing_is_said_to_run() {
-    let mut status_line = StatusLine::new("d".into(), false);
+    let mut status_line = StatusLine::new("d".into(), JobKind::Cell, false);
     status_line.assigned("gpu-2".into(), true, Some(300_000), at(0.1));
     status_line.starts(at(0.2));
     assert_eq!(status_line.next_refresh(at(0.2)), SOON);
@@ -86,7 +86,7 @@ fn a_cell_that_shows_nothing_is_said_to_run() {
 
 #[test]
 fn a_long_wait_is_one_line_that_changes_once_a_second_at_most() {
-    let mut status_line = StatusLine::new("d".into(), false);
+    let mut status_line = StatusLine::new("d".into(), JobKind::Cell, false);
     status_line.waits(queued(2));
     let line = |kind: &str, text: &str| Some((kind.to_owned(), text.to_owned()));
     assert_eq!(
@@ -127,7 +127,7 @@ fn every_reason_has_its_words() {
             position,
             since: at(0.0),
         };
-        assert_eq!(waiting.text(at(2.0)), expected);
+        assert_eq!(waiting.text(JobKind::Cell, at(2.0)), expected);
     };
     let why = || "back at two".to_owned();
     check(
@@ -211,8 +211,54 @@ fn every_reason_has_its_words() {
 }
 
 #[test]
+fn a_run_reads_of_no_cells_and_no_variables() {
+    let why = || "back at two".to_owned();
+    let requirement = || Requirement::Gpu {
+        model: "a100".to_owned(),
+    };
+    let reasons = [
+        WaitingReason::JobsAhead,
+        WaitingReason::NoWorker,
+        WaitingReason::WorkersPaused { why: None },
+        WaitingReason::WorkersPaused { why: Some(why()) },
+        WaitingReason::CoursePaused { why: why() },
+        WaitingReason::OwnJobRuns { notebook: why() },
+        WaitingReason::BehindDeadline { course: why() },
+        WaitingReason::Held { why: why() },
+        WaitingReason::BehindMoved {},
+        WaitingReason::WorkersFail {
+            worker: why(),
+            why: why(),
+        },
+        WaitingReason::FittingWorkersBusy {
+            requirement: requirement(),
+        },
+        WaitingReason::NoWorkerFits {
+            requirement: requirement(),
+            connected: vec!["L4".to_owned()],
+        },
+    ];
+    let queued = reasons.map(|reason| Waiting::Queued {
+        position: ShownQueuePosition {
+            other: OtherJob::SameRun,
+            ..position(reason)
+        },
+        since: at(0.0),
+    });
+    let others = [Waiting::Connecting, Waiting::Sending];
+    for kind in [JobKind::Notebook, JobKind::Script] {
+        let waiting = queued.iter().chain(&others);
+        let texts = waiting.map(|waiting| waiting.text(kind, at(60.0)));
+        for text in texts.chain([stopping(kind)]) {
+            assert!(!text.contains("cell"), "{text}");
+            assert!(!text.contains("variables"), "{text}");
+        }
+    }
+}
+
+#[test]
 fn a_long_wait_for_workers_says_what_to_do() {
-    let said = |reason, seconds| position(reason).text(Duration::ZERO, at(seconds));
+    let said = |reason, seconds| position(reason).text(JobKind::Cell, Duration::ZERO, at(seconds));
     let no_worker = "Waiting for a GPU: no GPU worker is connected at the moment";
     assert_eq!(said(WaitingReason::NoWorker, 29.0), no_worker);
     assert_eq!(
@@ -242,7 +288,7 @@ fn a_budget_is_told_in_seconds_at_its_end() {
 
 #[test]
 fn the_summary_says_what_is_known() {
-    let mut status_line = StatusLine::new("d".into(), false);
+    let mut status_line = StatusLine::new("d".into(), JobKind::Cell, false);
     status_line.assigned("gpu-2".into(), true, None, at(12.0));
     status_line.starts(at(12.4));
     status_line.charged(BudgetLeft {
@@ -262,7 +308,7 @@ fn the_summary_says_what_is_known() {
         swaps: 1,
         peak_memory_bytes: 1 << 30,
     });
-    let mut slow = StatusLine::new("d".into(), false);
+    let mut slow = StatusLine::new("d".into(), JobKind::Cell, false);
     slow.assigned("gpu-2".into(), true, None, at(0.3));
     slow.starts(at(2.4));
     assert_eq!(
@@ -273,7 +319,7 @@ fn the_summary_says_what_is_known() {
 
 #[test]
 fn what_staff_write_is_no_markup() {
-    let mut status_line = StatusLine::new("d".into(), false);
+    let mut status_line = StatusLine::new("d".into(), JobKind::Cell, false);
     let position = ShownQueuePosition {
         message: Some("<b>now</b>".to_owned()),
         ..position(WaitingReason::NoWorker)
@@ -289,7 +335,7 @@ fn what_staff_write_is_no_markup() {
 
 #[test]
 fn a_quiet_cell_says_nothing() {
-    let mut status_line = StatusLine::new("d".into(), true);
+    let mut status_line = StatusLine::new("d".into(), JobKind::Cell, true);
     status_line.assigned("cpu-0".into(), false, None, at(0.1));
     assert_eq!(status_line.refresh(at(60.0)), None);
     assert_eq!(status_line.summary(at(61.0), usage(5, 6)), None);
@@ -310,10 +356,10 @@ fn words_for_numbers_and_times() {
 
 #[test]
 fn a_cell_that_needs_a_machine_names_it() {
-    let requirement = baton_protocol::Requirement::Gpu {
+    let requirement = Requirement::Gpu {
         model: "a100".to_owned(),
     };
-    let said = |reason| position(reason).text(Duration::ZERO, Duration::ZERO);
+    let said = |reason| position(reason).text(JobKind::Cell, Duration::ZERO, Duration::ZERO);
     assert_eq!(
         said(WaitingReason::FittingWorkersBusy {
             requirement: requirement.clone()
@@ -338,7 +384,7 @@ fn a_machine_that_is_being_started_says_how_long_that_takes() {
             usual,
             expected_in_ms,
         };
-        position(reason).text(Duration::ZERO, Duration::ZERO)
+        position(reason).text(JobKind::Cell, Duration::ZERO, Duration::ZERO)
     };
     let usual = |lower_ms, middle_ms, upper_ms| {
         Some(Estimate {
@@ -360,7 +406,7 @@ fn a_machine_that_is_being_started_says_how_long_that_takes() {
 
 #[test]
 fn a_stopped_cell_says_that_it_has_not_ended() {
-    let mut status_line = StatusLine::new("d".into(), false);
+    let mut status_line = StatusLine::new("d".into(), JobKind::Cell, false);
     status_line.assigned("gpu-0".into(), true, None, at(0.0));
     status_line.starts(at(0.1));
     status_line.output_shown();
@@ -376,7 +422,7 @@ fn a_stopped_cell_says_that_it_has_not_ended() {
 
 #[test]
 fn a_line_returns_to_what_it_said_when_the_connection_is_back() {
-    let mut status_line = StatusLine::new("d".into(), false);
+    let mut status_line = StatusLine::new("d".into(), JobKind::Cell, false);
     status_line.assigned("gpu-0".into(), true, None, at(0.0));
     status_line.is_offline(true);
     let offline = text(status_line.refresh(at(3.0))).unwrap().1;

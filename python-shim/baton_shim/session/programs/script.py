@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
+import fcntl
 import os
 import selectors
 import signal
 import subprocess
 import sys
+import threading
 
 from baton_shim.session.programs.report import ProgramFailed, Report
 from baton_shim.state.errors import GpuServiceError
@@ -40,14 +43,13 @@ def run_script(arguments: list[str]) -> None:
     with process:
         try:
             pass_on(process, report)
-            status = process.wait()
         except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)
+            signal_group(process, signal.SIGINT)
             pass_on(process, report)
             raise
         finally:
-            if process.poll() is None:
-                process.kill()
+            end_group(process)
+        status = process.wait()
     # As shells do it for a script that a signal has ended.
     report.message("exit", {"status": status if status >= 0 else 128 - status})
     if status == -signal.SIGKILL:
@@ -69,18 +71,80 @@ def check_readable(script: str) -> None:
 
 
 def pass_on(process: subprocess.Popen[bytes], report: Report) -> None:
-    """Passes output on until the script has closed both of its streams."""
+    """Passes output on until the script ends. As in a batch system, processes that it leaves behind end with it."""
     decode = codecs.getincrementaldecoder("utf-8")
-    with selectors.DefaultSelector() as streams:
-        for name in ("stdout", "stderr"):
-            pipe = getattr(process, name)
-            if not pipe.closed:
-                streams.register(pipe, selectors.EVENT_READ, (name, decode(errors="replace")))
-        while streams.get_map():
-            for key, _ in streams.select():
-                name, decoder = key.data
-                data = os.read(key.fd, READ_BYTES)
-                if text := decoder.decode(data, final=not data):
-                    report.stream(name, text)
-                if not data:
-                    streams.unregister(key.fileobj)
+    ended = when_ended(process)
+    try:
+        with selectors.DefaultSelector() as streams:
+            streams.register(ended, selectors.EVENT_READ)
+            for name in ("stdout", "stderr"):
+                streams.register(getattr(process, name), selectors.EVENT_READ, (name, decode(errors="replace")))
+            while not pass_on_ready(streams, ended, report):
+                pass
+            end_group(process)
+            pass_on_rest(streams, ended, report)
+    finally:
+        os.close(ended)
+
+
+def pass_on_ready(streams: selectors.BaseSelector, ended: int, report: Report) -> bool:
+    """Waits for output or the end of the script. Returns whether the script has ended."""
+    has_ended = False
+    for key, _ in streams.select():
+        if key.fd == ended:
+            has_ended = True
+        elif not pass_on_once(key, report):
+            streams.unregister(key.fileobj)
+    return has_ended
+
+
+def pass_on_rest(streams: selectors.BaseSelector, ended: int, report: Report) -> None:
+    """Passes on what the pipes hold, at most what a pipe can hold: a process that has left the script's group may write
+    for ever."""
+    streams.unregister(ended)
+    for key in list(streams.get_map().values()):
+        left = fcntl.fcntl(key.fd, fcntl.F_GETPIPE_SZ)
+        os.set_blocking(key.fd, False)
+        while left > 0 and (read := pass_on_once(key, report)):
+            left -= read
+        name, decoder = key.data
+        if text := decoder.decode(b"", final=True):
+            report.stream(name, text)
+
+
+def pass_on_once(key: selectors.SelectorKey, report: Report) -> int:
+    """Returns how many bytes it has read: 0 if there are none at present, or at the end of the stream."""
+    name, decoder = key.data
+    try:
+        data = os.read(key.fd, READ_BYTES)
+    except BlockingIOError:
+        return 0
+    if text := decoder.decode(data, final=not data):
+        report.stream(name, text)
+    return len(data)
+
+
+def when_ended(process: subprocess.Popen[bytes]) -> int:
+    """Returns a pipe that is readable once the process has ended. The process is not waited for, so its group is still
+    its own. (Old kernels have no `pidfd_open`.)"""
+    ended, write = os.pipe()
+
+    def wait() -> None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        os.close(write)
+
+    threading.Thread(target=wait, name="baton script", daemon=True).start()
+    return ended
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends the script, if it still runs, and all processes of its group. See :func:`signal_group`."""
+    signal_group(process, signal.SIGKILL)
+
+
+def signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Must be called before the script is waited for, because its group may get another owner after that."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)

@@ -38,6 +38,14 @@ def has_plain_memory(kind: Any) -> bool:
     return issubclass(kind, array) and not own_reduce and kind.__setstate__ is array.__setstate__
 
 
+def is_array_type(kind: type) -> bool:
+    return issubclass(kind, imported("numpy", "ndarray"))
+
+
+def is_plain_array_type(kind: type) -> bool:
+    return is_array_type(kind) and has_plain_memory(kind)
+
+
 class ArrayKind(Kind):
     name = "array"
     changes = True
@@ -369,6 +377,10 @@ def memory_of_owner(owner: Any) -> tuple[int, int]:
     return bounds(owner)
 
 
+def is_record_type(kind: type) -> bool:
+    return issubclass(kind, imported("numpy", "void"))
+
+
 class RecordKind(Kind):
     """`numpy.void`: one element of a structured array. It may be a view of the array, and its fields can be set."""
 
@@ -405,6 +417,15 @@ class RecordKind(Kind):
             content = numpy().frombuffer(content, obj.dtype)[0]
         for name, value in zip(obj.dtype.names or (), content, strict=False):
             obj[name] = value
+
+
+def is_number_type(kind: type) -> bool:
+    """Whether its instances are scalars of numpy."""
+    return issubclass(kind, imported("numpy", "generic"))
+
+
+def is_dtype_type(kind: type) -> bool:
+    return issubclass(kind, imported("numpy", "dtype"))
 
 
 class TypeKind(Kind):

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from baton_shim.state.kinds.base import Here, Kind, State
+from baton_shim.state.kinds.base import Here, Kind, State, imported
 
 _IMMUTABLE = ("Array", "ChunkedArray", "Table", "RecordBatch", "Schema", "Field", "DataType", "Scalar")
 
@@ -78,6 +78,10 @@ def _inside(form: Iterable[Any]) -> Iterator[Any]:
             yield from _inside(part)
         elif part is not None:
             yield part
+
+
+def is_buffer_type(kind: type) -> bool:
+    return issubclass(kind, imported("pyarrow", "Buffer"))
 
 
 class ArrowBufferKind(Kind):

@@ -11,7 +11,7 @@ import enum
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from operator import is_
 from typing import Any
@@ -32,12 +32,22 @@ class Here:
     namespace: dict[str, Any]
     segments: Segments
     used: list[tuple[Any, int]]  # during one message: each view of a segment, and the segment
+    with_other_graphs: list[Any] = field(default_factory=list)
+    """During one message: known tensors whose computation graph it replaced or removed."""
     home: bool = False  # whether this is the notebook kernel; known from the first message on
+    searches: dict[Any, Any] = field(default_factory=dict)  # during one message: those of matches
+    loaded: frozenset[str] = frozenset()  # the modules that the notebook had loaded before it reads a message
+    undo: Any = None  # while a message is read: how to undo it (`delta.py`)
 
     @property
     def where_it_is(self) -> str:
         """The text for what is not sent, as the other end shows it."""
         return where_it_is(self.home)
+
+    def forget_message(self) -> None:
+        self.used.clear()
+        self.searches.clear()
+        self.with_other_graphs.clear()
 
 
 class Kind:
@@ -48,6 +58,7 @@ class Kind:
     replaced = False  # whether a changed object must be sent again, because it cannot be updated
     hashes = False  # whether updating it computes the hashes of its parts
     blind = False  # whether building or updating it reads no memory of its parts
+    can_be_taken = False  # whether the other end can update an object that its module already has (`places.py`)
     has_memory = False  # whether it may be a view of memory that other objects use, too
 
     def __init__(self, here: Here) -> None:
@@ -68,6 +79,9 @@ class Kind:
 
     def read(self, obj: Any) -> State:
         return None
+
+    def check(self, obj: Any) -> None:
+        """Raises an error if it cannot be sent for a reason that `reduce` meets."""
 
     def same(self, obj: Any, state: State) -> bool:
         return alike(self.read(obj), state)
@@ -103,9 +117,16 @@ class Kind:
         return False
 
 
+_find_module = sys.modules.get  # looked up once, because each new type is compared with classes of many libraries
+
+
 def imported(module: str, name: str) -> Any:
-    """A class of a library; if the library has not been imported, `()`, of which nothing is an instance."""
-    return getattr(sys.modules.get(module), name, ())
+    """A class of a library; if there is none at present, `()`, of which nothing is an instance.
+
+    The library may not have been imported, or a test may have put something else in its place.
+    """
+    found = getattr(_find_module(module), name, ())
+    return found if isinstance(found, type) else ()
 
 
 _BY_VALUE = frozenset((int, float, str, bool, bytes, complex))

@@ -13,6 +13,10 @@ from baton_shim.state.refusal import StandIn
 C_DATA: tuple[type, ...] = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes._SimpleCData)
 
 
+def is_c_data_type(kind: type) -> bool:
+    return issubclass(kind, C_DATA)
+
+
 class CDataKind(Kind):
     """Numbers, arrays and structures. Objects with a pointer cannot be pickled, so they are not sent.
 
@@ -32,12 +36,15 @@ class CDataKind(Kind):
         owner, offset = _owner_of(obj)
         if owner is None:
             return None
-        obj.__reduce__()  # raises if it contains a pointer
+        self.check(obj)
         view, set_attributes = self._anchors
         return view, (type(obj), owner, offset), attributes_of(obj), None, None, set_attributes
 
     def view(self, kind: Any, owner: Any, offset: int) -> Any:
         return owner if type(owner) is StandIn else kind.from_buffer(owner, offset)
+
+    def check(self, obj: Any) -> None:
+        obj.__reduce__()  # raises an error if it contains a pointer
 
     def read(self, obj: Any) -> State:
         return bytes(obj), attributes_of(obj)

@@ -192,6 +192,10 @@ def set_own_attributes(member: Any, values: Iterable[tuple[str, Any]]) -> None:
     attributes.update(values)
 
 
+def is_member_type(kind: type) -> bool:
+    return issubclass(kind, enum.Enum) and kind.__module__ == "__main__"
+
+
 class MemberKind(Kind):
     """A member of an enumeration of the notebook. It is found by its value, and may have attributes."""
 

@@ -3,8 +3,8 @@
 A function consists of its code, its cells by identity, and the *receiving* kernel's namespace. So it sees later
 assignments there, recursion finds a new binding of its name, and two closures still share a `nonlocal` variable.
 A library's function without a name of its own, such as those that `singledispatch` creates, is bound to the library's
-module. Classes are pickled by cloudpickle (its tracker preserves `isinstance` after a round trip); their methods pass
-through here.
+module. A function that belongs to no imported module brings its global variables (`variables.py`). Classes are pickled
+by cloudpickle (its tracker preserves `isinstance` after a round trip); their methods pass through here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import abc
 import ctypes
 import enum
 import importlib
-import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -21,9 +20,11 @@ from typing import Any
 import cloudpickle
 
 from baton_shim.base.annotations import annotations_of
+from baton_shim.base.closure import owns_globals
 from baton_shim.state.kinds.base import Here, Kind, State, alike
 from baton_shim.state.kinds.classes import CLASS_INTERNALS, enumeration_state, update_enumeration
 from baton_shim.state.kinds.libraries import class_of_functions
+from baton_shim.state.kinds.variables import Variables, VariablesKind
 
 _OF_CTYPES: dict[Any, Any] = {
     type(kind): kind
@@ -81,10 +82,11 @@ class FunctionKind(Kind):
     name = "function"
     blind = True
     changes = True
+    variables: VariablesKind
 
     def __init__(self, here: Here) -> None:
         super().__init__(here)
-        self._anchors = (self.new, self.set_state, types.CellType, self.new_of_module)
+        self._anchors = (self.new, self.set_state, types.CellType, self.new_of_module, self.new_with_globals)
 
     def ours(self, function: types.FunctionType) -> bool:
         return function.__globals__ is self.here.namespace
@@ -97,23 +99,36 @@ class FunctionKind(Kind):
     ) -> types.FunctionType:
         return types.FunctionType(code, importlib.import_module(module).__dict__, name, None, cells or None)
 
+    def new_with_globals(
+        self, variables: Variables, code: types.CodeType, name: str, cells: tuple[types.CellType, ...] | None
+    ) -> types.FunctionType:
+        return types.FunctionType(code, variables.values, name, None, cells or None)
+
     def reduce(self, obj: Any) -> Any:
-        new, set_state, _, new_of_module = self._anchors
+        new, set_state, _, new_of_module, new_with_globals = self._anchors
         parts = obj.__code__, obj.__name__, obj.__closure__
         if self.ours(obj):
             return new, parts, self._state(obj), None, None, set_state
-        if has_no_name(obj):
-            module = obj.__globals__["__name__"]
-            return new_of_module, (module, *parts), self._state(obj), None, None, set_state
-        return None
+        if has_name(obj):
+            variables = self.variables.of_code(obj)
+            return self.variables.found_with(obj, variables) if variables else None
+        if owns_globals(obj):
+            own = self.variables.of_dict(obj.__globals__)
+            return new_with_globals, (own, *parts), self._state(obj), None, None, set_state
+        module = obj.__globals__["__name__"]
+        return new_of_module, (module, *parts), self._state(obj), None, None, set_state
 
     def read(self, obj: Any) -> State:
-        return (obj.__code__, self._state(obj)) if self.ours(obj) or has_no_name(obj) else None
+        if self.ours(obj) or not has_name(obj):
+            return obj.__code__, self._state(obj)
+        return self.variables.of_code(obj)
 
     def parts(self, obj: Any, state: State) -> Iterator[Any]:
-        if state is None:
+        if not is_whole(state):
+            yield from state or ()
             return
-        code, (defaults, keywords, attributes, names) = state
+        code, (defaults, keywords, attributes, names, variables) = state
+        yield from variables
         *_, annotations, annotate, type_parameters = names
         yield code
         yield from obj.__closure__ or ()
@@ -124,7 +139,7 @@ class FunctionKind(Kind):
         yield from type_parameters
 
     def apply(self, obj: Any, content: Any) -> None:
-        if content is not None:
+        if is_whole(content):
             obj.__code__, state = content
             self.set_state(obj, state)
 
@@ -133,10 +148,12 @@ class FunctionKind(Kind):
         names = (*own_names, *annotations_of(function), getattr(function, "__type_params__", ()))
         keywords = function.__kwdefaults__
         pairs = None if keywords is None else tuple(keywords.items())
-        return function.__defaults__, pairs, tuple(function.__dict__.items()), names
+        own = self.ours(function)
+        variables = self.variables.imported_by(function) if own else self.variables.of_function(function)
+        return function.__defaults__, pairs, tuple(function.__dict__.items()), names, variables
 
     def set_state(self, function: types.FunctionType, state: tuple[Any, ...]) -> None:
-        function.__defaults__, keywords, attributes, names = state
+        function.__defaults__, keywords, attributes, names, _ = state
         qualified, module, doc, annotations, annotate, type_parameters = names
         function.__kwdefaults__ = None if keywords is None else dict(keywords)
         function.__qualname__, function.__module__, function.__doc__ = qualified, module, doc
@@ -150,12 +167,14 @@ class FunctionKind(Kind):
         function.__dict__.update(attributes)
 
 
-def has_no_name(function: types.FunctionType) -> bool:
-    """Whether it is bound to a module, but no name of the module leads to it."""
-    module = sys.modules.get(function.__globals__.get("__name__", ""))
-    if module is None or module.__dict__ is not function.__globals__:
-        return False
-    return not cloudpickle.cloudpickle._should_pickle_by_reference(function)
+def is_whole(state: State) -> bool:
+    """Whether it is the state of a function that is sent itself, and not by its name."""
+    return bool(state) and type(state[0]) is types.CodeType
+
+
+def has_name(function: types.FunctionType) -> bool:
+    """Whether a name of an imported module leads to it."""
+    return bool(cloudpickle.cloudpickle._should_pickle_by_reference(function))
 
 
 class CellKind(Kind):
@@ -192,6 +211,10 @@ class CellKind(Kind):
             del obj.cell_contents
 
 
+def is_class_type(kind: type) -> bool:
+    return issubclass(kind, type)
+
+
 class ClassKind(Kind):
     """A class of the notebook; classes of modules are references."""
 
@@ -199,6 +222,7 @@ class ClassKind(Kind):
     blind = True
     changes = True
     functions_of: Callable[[Any], Any]  # returns the class of a library's functions
+    variables: VariablesKind
 
     def reduce(self, obj: Any) -> Any:
         """Handles ctypes classes that have no names: `c_int * 3`, `POINTER(c_int)`, and classes of classes."""
@@ -211,11 +235,13 @@ class ClassKind(Kind):
             return pointer_type, (obj._type_, obj.__module__)
         if metaclass is type(ctypes._SimpleCData) and (place := in_other_byte_order(obj)) is not None:
             return getattr, place
+        if variables := self.variables.of_code(obj):
+            return self.variables.found_with(obj, variables)
         return class_of_functions(obj, self.functions_of)
 
     def read(self, obj: Any) -> State:
         if obj.__module__ != "__main__":
-            return None
+            return self.variables.of_code(obj)
         if issubclass(obj, enum.Enum):
             return enumeration_state(obj)
         own = tuple((name, value) for name, value in vars(obj).items() if name not in CLASS_INTERNALS)
@@ -227,12 +253,15 @@ class ClassKind(Kind):
             yield type(obj)
             yield from tuple(vars(obj).values())
             yield from registered(obj)
+        elif state is not None:
+            yield from state
+            return
         if state is not None and issubclass(obj, enum.Enum):
             own, members = state
             yield from (value for _, attributes in ((None, own), *members) for _, value in attributes)
 
     def apply(self, obj: Any, content: Any) -> None:
-        if content is None:
+        if obj.__module__ != "__main__":
             return
         if issubclass(obj, enum.Enum):
             update_enumeration(obj, *content)

@@ -14,6 +14,7 @@ from baton_shim.state.kinds.base import Kind, State, all_alike, hold_the_same
 
 class ListKind(Kind):
     name = "list"
+    can_be_taken = True
     blind = True
     changes = True
 
@@ -35,6 +36,7 @@ class ListKind(Kind):
 
 class DictKind(Kind):
     name = "dict"
+    can_be_taken = True
     blind = True
     changes = True
     hashes = True
@@ -61,6 +63,7 @@ class DictKind(Kind):
 
 class SetKind(Kind):
     name = "set"
+    can_be_taken = True
     blind = True
     changes = True
     hashes = True
@@ -82,6 +85,10 @@ class SetKind(Kind):
     def apply(self, obj: Any, content: Any) -> None:
         obj.clear()
         obj.update(content)
+
+
+def is_bytes_type(kind: type) -> bool:
+    return issubclass(kind, (array.array, bytearray))
 
 
 class BytesKind(Kind):

@@ -18,24 +18,33 @@ from baton_shim.state.kinds.instances import AttributesKind
 from baton_shim.state.kinds.reduced import ReducedForm, ReducedKind
 
 _CACHE = "_cache"
+_INTERNALS = "pandas._libs.internals"
 
 
-def pandas_kind(kind: type) -> str | None:
-    """The name of the kind below that handles objects of this type."""
-    pandas = sys.modules.get("pandas")
-    internals = sys.modules.get("pandas._libs.internals")
-    if pandas is None or internals is None or not hasattr(internals, "BlockValuesRefs"):
-        return None
-    if issubclass(kind, internals.BlockValuesRefs):
-        return OwnersKind.name
-    if issubclass(kind, internals.Block):
-        return BlockKind.name
-    if kind is imported("pandas.core.internals.managers", "SingleBlockManager"):
-        return SeriesManagerKind.name
-    if issubclass(kind, imported("pandas.core.arrays.arrow.array", "ArrowExtensionArray")):
-        return ArrowColumnKind.name
-    frames = tuple(found for name in ("DataFrame", "Series", "Index") if (found := getattr(pandas, name, None)))
-    return FrameKind.name if issubclass(kind, frames) else None
+def shares_owners() -> bool:
+    """Whether pandas is new enough to have lists of owners. Asked last, only about types of pandas."""
+    return hasattr(sys.modules.get(_INTERNALS), "BlockValuesRefs")
+
+
+def is_owners_type(kind: type) -> bool:
+    return issubclass(kind, imported(_INTERNALS, "BlockValuesRefs"))
+
+
+def is_block_type(kind: type) -> bool:
+    return issubclass(kind, imported(_INTERNALS, "Block")) and shares_owners()
+
+
+def is_series_manager_type(kind: type) -> bool:
+    return kind is imported("pandas.core.internals.managers", "SingleBlockManager") and shares_owners()
+
+
+def is_arrow_column_type(kind: type) -> bool:
+    return issubclass(kind, imported("pandas.core.arrays.arrow.array", "ArrowExtensionArray")) and shares_owners()
+
+
+def is_frame_type(kind: type) -> bool:
+    frames = imported("pandas", "DataFrame"), imported("pandas", "Series"), imported("pandas", "Index")
+    return issubclass(kind, frames) and shares_owners()
 
 
 class WholeKind(AttributesKind):
@@ -176,7 +185,7 @@ class OwnersKind(Kind):
         self._before: dict[int, int] = {}  # the same before the last message
 
     def new(self) -> Any:
-        made = sys.modules["pandas._libs.internals"].BlockValuesRefs()
+        made = sys.modules[_INTERNALS].BlockValuesRefs()
         made.referenced_blocks = []
         self._sent.pop(id(made), None)
         return made

@@ -10,11 +10,14 @@ import functools
 import sys
 from typing import Any, NamedTuple, NoReturn
 
+from baton_shim.state.kinds.bases import new_of_same_base
 from baton_shim.state.refusal import StandInError, where_it_is
 
 ONE_CELL = "put the forward pass and its backward() into one cell"
 NO_GRADIENT = "The parameters behind it got no gradient from this backward(): their .grad is unchanged, or None"
 _HOOK = "baton changed elsewhere"
+_OF_BASE = "baton graph of the base"
+"""Marks the node of a view whose graph came from the other kernel with that of its base. Its value is the `home`."""
 
 
 class Graph(NamedTuple):
@@ -50,19 +53,23 @@ def graph_of(tensor: Any, home: bool) -> Graph | None:
         return None
     if is_stand_in(node):
         home = node.home
+    home = node.metadata.get(_OF_BASE, home)
     name = type(node).__name__
     return Graph(node.name().rpartition("::")[2] if name == "CppFunction" else name, home)
 
 
 def set_graph(tensor: Any, graph: Graph, home: bool) -> None:
     """Gives the tensor its graph, which this kernel has already if it is the one that computed it."""
+    if tensor._base is not None and follow_base(tensor, graph, home):
+        return
     node = node_of(tensor)
     if node is None:
         leave_graph(tensor, graph, home)
     elif is_stand_in(node):
         # torch cannot give a tensor that retains its gradient another node.
         if graph_of(tensor, home) != graph and not tensor.retains_grad:
-            leave_graph(tensor.detach_(), graph, home)
+            drop_graph(tensor)
+            leave_graph(tensor, graph, home)
     else:
         hook = node.metadata.pop(_HOOK, None)
         if hook is not None:
@@ -70,6 +77,34 @@ def set_graph(tensor: Any, graph: Graph, home: bool) -> None:
         if graph.home != home:
             text = f"This tensor and its computation graph were changed in {_cells(graph.home)} cells"
             node.metadata[_HOOK] = node.register_prehook(functools.partial(_stop, text))
+
+
+def follow_base(view: Any, graph: Graph, home: bool) -> bool:
+    """Gives a view the graph that follows from that of its base, which has its own already. Returns whether it did."""
+    base, node = view._base, node_of(view)
+    if node is not None and _OF_BASE not in node.metadata and not is_stand_in(node_of(base)):
+        return False
+    if node is None and base.requires_grad:  # torch computes the graph of a view after a change of its base
+        count_change(base)
+    elif node is None:  # the base has lost its graph since
+        leave_graph(view, graph, home)
+        base.detach_()
+    if (node := node_of(view)) is not None:
+        node.metadata[_OF_BASE] = graph.home
+    return True
+
+
+def count_change(tensor: Any) -> None:
+    """Counts an in-place change that happened in the other kernel, so that earlier graphs here notice it."""
+    sys.modules["torch"].autograd.graph.increment_version(tensor)
+
+
+def drop_graph(tensor: Any) -> None:
+    """Makes it a tensor without a graph, in place, which torch does not do for views."""
+    if tensor._base is None:
+        tensor.detach_()
+    else:
+        sys.modules["torch"]._C._swap_tensor_impl(tensor, new_of_same_base(tensor))
 
 
 def leave_graph(tensor: Any, graph: Graph, home: bool) -> None:
@@ -81,7 +116,8 @@ def leave_graph(tensor: Any, graph: Graph, home: bool) -> None:
         text += f"{_cells(graph.home)} cells"
     module = sys.modules["torch"]
     look_behind_gradients()
-    with module.inference_mode(False), module.enable_grad():
+    preserved = module.autograd._unsafe_preserve_version_counter(tensor)  # views get their graphs with their own state
+    with module.inference_mode(False), module.enable_grad(), preserved:
         leaf = module.empty(0, requires_grad=True)
         graph_stand_in(graph.node).apply(leaf, tensor.requires_grad_(False), graph.home, text)
 

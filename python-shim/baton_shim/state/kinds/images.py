@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import array
+import sys
 from typing import Any
 
 from baton_shim.state.kinds.base import Here, State, imported
@@ -38,13 +39,13 @@ class ImageKind(ReducedKind):
         return (self._anchors[1], (type(obj), *frame_and_state(obj))) if reads_frames(obj) else None
 
     def show(self, mode: str, size: Any, data: Any, args: Any, palette: Any, info: Any) -> Any:
-        made = imported("PIL.Image", "frombuffer")(mode, size, data, "raw", *args)
+        made = sys.modules["PIL.Image"].frombuffer(mode, size, data, "raw", *args)
         self.apply(made, ("shows", (palette, info)))
         return made
 
     def open(self, kind: Any, frame: int, state: Any) -> Any:
         try:
-            made = imported("PIL.Image", "open")(state[-1])
+            made = sys.modules["PIL.Image"].open(state[-1])
             if type(made) is kind:
                 show_frame(made, frame, state)
                 return made

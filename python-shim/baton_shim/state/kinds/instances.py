@@ -150,6 +150,7 @@ class AttributesKind(Kind):
     """The common case: only a `__dict__`."""
 
     name = "attributes"
+    can_be_taken = True
     changes = True
 
     def __init__(self, here: Any) -> None:
@@ -339,6 +340,10 @@ def holds_contents(obj: Any) -> bool:
 
 def container_base(obj: Any) -> type | None:
     return next((base for base in CONTAINERS if isinstance(obj, base)), None)
+
+
+def is_exception_type(kind: type) -> bool:
+    return issubclass(kind, BaseException)
 
 
 class ExceptionKind(Kind):

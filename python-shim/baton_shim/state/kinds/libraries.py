@@ -39,6 +39,10 @@ _dladdr = ctypes.CDLL(None).dladdr
 _dladdr.argtypes = (ctypes.c_void_p, ctypes.POINTER(_SymbolInfo))
 
 
+def is_library_type(kind: type) -> bool:
+    return issubclass(kind, ctypes.CDLL)
+
+
 class LibraryKind(Kind):
     """`ctypes.CDLL`, `PyDLL` and subclasses."""
 

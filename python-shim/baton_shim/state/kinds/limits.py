@@ -17,4 +17,5 @@ class LimitsKind(Kind):
 
 
 def is_limits_type(kind: type) -> bool:
-    return kind in (imported("numpy", "finfo"), imported("torch", "finfo"), imported("torch", "iinfo"))
+    limits = imported("numpy", "finfo"), imported("torch", "finfo"), imported("torch", "iinfo")
+    return any(kind is one for one in limits)

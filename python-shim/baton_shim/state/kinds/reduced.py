@@ -12,6 +12,7 @@ import copyreg
 import struct
 import sys
 from collections.abc import Iterable
+from operator import is_
 from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State, alike
@@ -64,6 +65,9 @@ class ReducedKind(Kind):
         now = self.read(obj)
         return bool(now[0] == state[0]) and same_form(now[1], state[1])
 
+    def check(self, obj: Any) -> None:
+        self.form(obj)
+
     def parts(self, obj: Any, state: State) -> Iterable[Any]:
         return inside(state[1])
 
@@ -72,7 +76,7 @@ class ReducedKind(Kind):
         if form is None:
             return "named", None
         function, arguments, state_now, items, pairs = form
-        state_now = _unshared(state_now)  # it may be the object's own dict
+        state_now = _unshared(state_now, getattr(obj, "__dict__", None))
         if state[0] == "state":
             return "state", (type(obj) if function is _NEW else None, state_now)
         return state[0], (function, arguments, state_now, items, pairs)
@@ -147,12 +151,12 @@ def reduced_form(obj: Any) -> ReducedForm:
     return function, arguments, state, list(items or ()), list(pairs or ())
 
 
-def _unshared(state: Any) -> Any:
-    if type(state) is dict:
-        return dict(state)
+def _unshared(state: Any, own: Any) -> Any:
+    """The state with a copy in place of the object's own dict, because the other end's object has one, too."""
     if type(state) is tuple:
-        return tuple([_unshared(part) for part in state])
-    return state
+        parts = [_unshared(part, own) for part in state]
+        return state if all(map(is_, parts, state)) else tuple(parts)
+    return dict(own) if state is own and type(own) is dict else state
 
 
 def is_of_class_alone(form: Any) -> bool:

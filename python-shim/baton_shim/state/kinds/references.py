@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State, imported
+from baton_shim.state.kinds.variables import VariablesKind, settle
 from baton_shim.state.refusal import StandIn, held_by, standard_stream
 
 SORT_KEY: type = type(functools.cmp_to_key(lambda left, right: 0))
@@ -44,10 +45,10 @@ class ReferenceKind(Kind):
     def __init__(self, here: Here) -> None:
         super().__init__(here)
         references = self.dict_view, self.weak, self.proxy, self.key
-        self._anchors = (*references, self.stream, self.module, self.main_thread)
+        self._anchors = (*references, self.stream, self.main_thread)
 
     def reduce(self, obj: Any) -> Any:
-        dict_view, weak, proxy, key, stream, module, main_thread = self._anchors
+        dict_view, weak, proxy, key, stream, main_thread = self._anchors
         kind = type(obj)
         if kind in DICT_VIEWS:
             return dict_view, (DICT_VIEWS[kind], self._dict_of(obj))
@@ -58,8 +59,6 @@ class ReferenceKind(Kind):
             return weak, (obj(), obj.__callback__)
         if kind in PROXIES:
             return proxy, (target_of(obj),)
-        if isinstance(obj, types.ModuleType) and kind is types.ModuleType:
-            return (module, (obj.__name__,)) if sys.modules.get(obj.__name__) is obj else None
         if kind in MARK_TYPES:
             return DATA_CLASS_MARKS.get(id(obj))
         if kind is random.SystemRandom:
@@ -108,7 +107,35 @@ class ReferenceKind(Kind):
     def stream(self, name: str) -> Any:
         return getattr(sys, name)
 
-    def module(self, name: str) -> Any:
+    def main_thread(self) -> Any:
+        return threading.main_thread()
+
+
+class ModuleKind(Kind):
+    name = "module"
+    blind = True
+    changes = True
+
+    def __init__(self, here: Here, variables: VariablesKind) -> None:
+        super().__init__(here)
+        self._variables = variables
+        self._anchors = (self.find, settle)
+
+    def reduce(self, obj: Any) -> Any:
+        find, settle = self._anchors
+        name = obj.__name__
+        return (find, (name,), self.read(obj), None, None, settle) if sys.modules.get(name) is obj else None
+
+    def read(self, obj: Any) -> State:
+        return self._variables.of_code(obj)
+
+    def parts(self, obj: Any, state: State) -> Iterable[Any]:
+        return state or ()
+
+    def apply(self, obj: Any, content: Any) -> None:
+        settle(obj, content)
+
+    def find(self, name: str) -> Any:
         try:
             return importlib.import_module(name)
         except ImportError as error:
@@ -116,12 +143,10 @@ class ReferenceKind(Kind):
                 raise
             return StandIn(f"the module {name!r} was imported on the GPU machine, but here: {error}")
 
-    def main_thread(self) -> Any:
-        return threading.main_thread()
 
-
-def is_kernel_stream_type(kind: type) -> bool:
-    return issubclass(kind, imported("ipykernel.iostream", "OutStream"))
+def is_reference_type(kind: type) -> bool:
+    """Whether the other kernel has its own object in the place of each: a module, a thread, a stream of the kernel."""
+    return issubclass(kind, (types.ModuleType, threading.Thread, imported("ipykernel.iostream", "OutStream")))
 
 
 def target_of(proxy: Any) -> Any:

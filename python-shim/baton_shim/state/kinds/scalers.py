@@ -53,8 +53,8 @@ class ScalerKind(WholeKind):
 
 
 def is_scaler_type(kind: type) -> bool:
-    modules = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")  # the second one before torch 2.3
-    return issubclass(kind, tuple(imported(module, "GradScaler") for module in modules))
+    before_torch_2_3 = imported("torch.cuda.amp.grad_scaler", "GradScaler")
+    return issubclass(kind, (imported("torch.amp.grad_scaler", "GradScaler"), before_torch_2_3))
 
 
 def stages_of(scaler: Any) -> tuple[Any, ...]:

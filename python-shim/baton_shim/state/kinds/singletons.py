@@ -96,7 +96,7 @@ class Scattered:
             self._places = {
                 id(value): (name, attribute)
                 for name, held in modules
-                if name != "__main__"
+                if held.get("__name__") != "__main__"  # it has a second name in `sys.modules`, `__mp_main__`
                 for attribute, value in tuple(held.items())
                 if is_scattered(type(value))
             }

@@ -19,7 +19,16 @@ from typing import Any
 from baton_shim.base.storages import range_of, storage_of
 from baton_shim.state import memory
 from baton_shim.state.kinds.base import Here, Kind, State, imported
-from baton_shim.state.kinds.graphs import Graph, graph_of, has_invalid_graph, is_computed, node_of, set_graph
+from baton_shim.state.kinds.bases import Origin, origin_of, shares_memory, view_like
+from baton_shim.state.kinds.graphs import (
+    Graph,
+    drop_graph,
+    graph_of,
+    has_invalid_graph,
+    is_computed,
+    node_of,
+    set_graph,
+)
 from baton_shim.state.kinds.instances import set_slots, slots_of
 from baton_shim.state.segments import Segment
 from baton_shim.virtual import SWITCH
@@ -103,7 +112,7 @@ class TensorKind(Kind):
 
     def __init__(self, here: Here) -> None:
         super().__init__(here)
-        self._anchors = (self.new, self.set_state, self.new_of_values, self.complete)
+        self._anchors = (self.new, self.set_state, self.new_of_values, self.complete, self.new_quantized)
 
     def plain(self, obj: Any) -> bool:
         if not is_plain_type(type(obj)):
@@ -112,9 +121,12 @@ class TensorKind(Kind):
 
     @bare
     def reduce(self, obj: Any) -> Any:
-        new, set_state, new_of_values, complete = self._anchors
+        new, set_state, new_of_values, complete, new_quantized = self._anchors
         if not self.plain(obj):
             drop_capsules(obj)
+            if obj.is_quantized and LABEL not in obj.__dict__:
+                function, arguments, *state = obj.__reduce_ex__(5)
+                return new_quantized, (function, *arguments), *state
             graph = self._graph(obj)
             # torch's own pickling would drop a graph, and that a sparse tensor requires gradients.
             if not isinstance(graph, Graph) and not (graph and type(obj) is torch().Tensor):
@@ -141,15 +153,36 @@ class TensorKind(Kind):
             self.here.used.append((obj, number))
         form = (obj.dtype, offset, tuple(obj.size()), obj.stride(), obj.requires_grad)
         flags = (name_of(type(obj)), obj.is_neg(), obj.is_conj(), on_gpu(obj), obj.is_inference())
-        return new, (number, form, flags), (self._graph(obj), *self._state(obj), on_gpu(obj)), None, None, set_state
+        base = self._base(obj) if node_of(obj) is None else None
+        made_of = (number, form, flags) if base is None else (number, form, flags, origin_of(obj, base))
+        return new, made_of, (self._graph(obj), *self._state(obj), on_gpu(obj)), None, None, set_state
 
-    def new(self, number: int, form: tuple[Any, ...], flags: Flags) -> Any:
+    def _base(self, obj: Any) -> Any:
+        """The tensor of which this one is a view; None without one, or if it cannot be sent like this one."""
+        base = obj._base
+        if base is None or not self.plain(base) or not shares_memory(obj, base):
+            return None
+        return base if extent_is_valid(base, storage_of(base)) else None
+
+    def new(self, number: int, form: tuple[Any, ...], flags: Flags, origin: Origin | None = None) -> Any:
         import torch
 
         with torch._C.DisableTorchFunction(), mode_of(flags[-1]):
-            return self._new(number, form, flags)
+            return self._new(number, form, flags, origin)
 
-    def _new(self, number: int, form: tuple[Any, ...], flags: Flags) -> Any:
+    def new_quantized(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """torch's own function uses a deprecated class, and would warn the student of it, once."""
+        import torch
+
+        warn = torch.storage._warn_typed_storage_removal
+        has_warned = vars(warn).get("has_warned", False)
+        vars(warn)["has_warned"] = True
+        try:
+            return function(*arguments)
+        finally:
+            vars(warn)["has_warned"] = has_warned
+
+    def _new(self, number: int, form: tuple[Any, ...], flags: Flags, origin: Origin | None) -> Any:
         import torch
 
         (dtype, offset, size, stride, requires_grad), (kind, negative, conjugate, gpu, _) = form, flags
@@ -158,7 +191,9 @@ class TensorKind(Kind):
         tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, size, stride)
         tensor = tensor.conj().data if conjugate else tensor  # not a view of another tensor, which would have a graph
         tensor = tensor._neg_view().data if negative else tensor
-        if kind != 0:
+        if origin is not None and (view := view_like(tensor, type_of(kind), origin)) is not None:
+            tensor = view
+        elif kind != 0:
             tensor = torch.Tensor._make_subclass(type_of(kind), tensor, requires_grad)
         if number >= 0:
             self.here.used.append((tensor, number))
@@ -213,8 +248,11 @@ class TensorKind(Kind):
         self.set_state(tensor, with_parts(state, tensor))
 
     def _graph(self, obj: Any) -> Graph | bool:
-        """The graph of a computed tensor; for other tensors, whether it requires gradients."""
-        return graph_of(obj, self.here.home) or bool(obj.requires_grad)
+        """The graph of a computed tensor; for other tensors, whether it requires gradients other than for its base."""
+        if (graph := graph_of(obj, self.here.home)) is not None or not obj.requires_grad:
+            return graph or False
+        base = self._base(obj) if self.plain(obj) else None
+        return base is None or not base.requires_grad
 
     def _state(self, obj: Any) -> tuple[Any, ...]:
         """Gradient, attributes, hooks. A computed tensor has a gradient only if that was requested."""
@@ -251,7 +289,7 @@ class TensorKind(Kind):
                 tensor.retain_grad()
         else:
             if node_of(tensor) is not None:
-                tensor.detach_()
+                drop_graph(tensor)
             with mode_of(tensor.is_inference()):
                 tensor.requires_grad_(graph)
             tensor._backward_hooks, tensor._post_accumulate_grad_hooks = hooks or (None, None)
@@ -264,7 +302,10 @@ class TensorKind(Kind):
             check_extent(obj, storage_of(obj))
         place = view_of(obj) if plain else (version_of(obj), digest(obj))
         form = (type(obj), place, tuple(obj.size()), obj.dtype, obj.requires_grad, on_gpu(obj))
-        return form, *self._state(obj), version_of_graph(obj)
+        base = self._base(obj) if plain else None
+        if base is not None and node_of(obj) is not None and node_of(base) is None:
+            base = None
+        return form, *self._state(obj), version_of_graph(obj), base
 
     @bare
     def gradient(self, obj: Any) -> tuple[int, int | None] | None:
@@ -274,10 +315,11 @@ class TensorKind(Kind):
         return (0, 0) if obj.grad is None else (id(obj.grad), version_of(obj.grad))
 
     def parts(self, obj: Any, state: State) -> Iterator[Any]:
-        (kind, *_), gradient, attributes, hooks, slots, _ = state
+        (kind, *_), gradient, attributes, hooks, slots, _, base = state
         if kind not in plain_types():
             yield kind
         yield gradient
+        yield base
         yield from hooks
         yield from (value for _, value in (*attributes, *(slots or ())))
 
@@ -299,7 +341,10 @@ class TensorKind(Kind):
             obj.data = data
         if kind is not None and type(obj) is not type_of(kind):
             obj.__class__ = type_of(kind)
+        node = node_of(obj)
         self.set_state(obj, with_parts(state, data))
+        if node_of(obj) is not node:
+            self.here.with_other_graphs.append(obj)
 
 
 def with_parts(state: tuple[Any, ...], values: Any) -> tuple[Any, ...]:
@@ -387,13 +432,18 @@ def view_of(tensor: Any) -> tuple[Any, ...]:
 
 
 def check_extent(tensor: Any, storage: Any) -> None:
-    """Raises TypeError for a tensor that extends beyond its storage. `resize_` leaves it like that when it fails."""
+    """Raises TypeError for a tensor that extends beyond its storage."""
+    if not extent_is_valid(tensor, storage):
+        raise TypeError("it is larger than its memory, because a resize failed")
+
+
+def extent_is_valid(tensor: Any, storage: Any) -> bool:
+    """Whether a tensor lies within its storage. `resize_` leaves it larger than that when it fails."""
     item_bytes, first, count = tensor.element_size(), tensor.storage_offset(), tensor.numel()
     if (first + count) * item_bytes <= storage.nbytes() or not count:
-        return
+        return True
     last = first + sum((length - 1) * stride for length, stride in zip(tensor.size(), tensor.stride(), strict=True))
-    if (last + 1) * item_bytes > storage.nbytes():
-        raise TypeError("it is larger than its memory, because a resize failed")
+    return bool((last + 1) * item_bytes <= storage.nbytes())
 
 
 def digest(obj: Any) -> bytes | None:

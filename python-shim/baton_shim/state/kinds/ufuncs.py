@@ -6,11 +6,10 @@ numpy pickles every universal function by name, which only its own ones have.
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from baton_shim.state.kinds.base import Here, Kind, State
+from baton_shim.state.kinds.base import Here, Kind, State, imported
 
 
 class UfuncKind(Kind):
@@ -40,5 +39,4 @@ def function_of(obj: Any) -> Any:
 
 
 def is_ufunc_type(kind: type) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and issubclass(kind, numpy.ufunc)
+    return issubclass(kind, imported("numpy", "ufunc"))

@@ -110,6 +110,21 @@ fn a_program_that_dies_gives_the_lease_back_though_its_forked_child_lives() {
 }
 
 #[test]
+fn the_worker_knows_who_waits_for_the_gpu() {
+    let mut world = World::new(64 * MIB);
+    let (mut first, mut second) = (world.client(), world.client());
+    let token = world.tokens[1];
+    assert!(!world.waits(token));
+    first.does("launch sleep_20ms 500");
+    second.send("launch nothing 1");
+    assert!(eventually(|| world.waits(token)));
+    assert!(!world.waits(world.tokens[0]));
+    first.kill();
+    assert_eq!(second.answer().unwrap(), "ok");
+    assert!(!world.waits(token));
+}
+
+#[test]
 fn programs_outlive_their_worker() {
     let mut world = World::new(64 * MIB);
     let mut clients: Vec<Client> = (0..3).map(|_| world.client()).collect();

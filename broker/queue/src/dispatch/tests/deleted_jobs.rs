@@ -4,17 +4,14 @@ use super::*;
 
 #[test]
 fn a_job_whose_row_is_deleted_is_forgotten_and_its_notebook_when_it_has_gone() {
-    let mut world = World::new();
-    for step in [
+    let mut world = World::after([
         Step::WorkerConnects(0),
         Step::ProxyConnects(0),
         Step::Submit(0, 0),
         Step::Work(0, 1),
         Step::Work(0, 4),
         Step::Applied(0, 0),
-    ] {
-        world.take(step);
-    }
+    ]);
     let known = |world: &World| {
         let owners = world.dispatch.peers.owners.len();
         (world.dispatch.jobs.count_closed(), owners)

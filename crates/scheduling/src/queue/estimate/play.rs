@@ -3,14 +3,19 @@
 //! The rules are those of [`crate::queue::plan`], with numbers instead of names, because this runs
 //! thousands of times.
 
-use super::chance::Chance;
-use crate::queue::{
-    CourseOutlook, Expected, Job, Outlook, Precedence, Returning, SESSION_PATIENCE_MS, Worker,
-    in_order, times::Times,
+use super::{
+    alike::link_alike,
+    chance::Chance,
+    entry::{Entry, Numbering, Person},
+    needs::fitting,
+    sort_key::{SortKey, Turn},
 };
-use baton_protocol::{JobId, NotebookId, Requirement, WorkerId};
-use foldhash::{HashMap, HashMapExt};
-use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
+use crate::queue::{
+    CourseOutlook, Expected, Job, Outlook, Precedence, SESSION_PATIENCE_MS, Worker, in_order,
+    times::Times,
+};
+use baton_protocol::{JobId, WorkerId};
+use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// A play that is longer than any lecture says nothing.
 const HORIZON_MS: u64 = 8 * 3_600_000;
@@ -34,8 +39,12 @@ pub(super) struct World {
     waiting: Vec<JobId>,
     /// Each with its worker, if that is connected.
     running: Vec<(Entry, Option<usize>)>,
-    /// In queue order. Starts with those of `waiting` that may be started.
+    /// Those of `waiting` that may be started, in queue order.
     line: Vec<Entry>,
+    /// The entries of `line` that no other must start before.
+    first: Vec<usize>,
+    /// For each entry of `line`, the next one that is like it. It starts later, so it does not compete before.
+    next: Vec<Option<usize>>,
     returning: Vec<Person>,
     /// For each job, whether each worker meets its requirements other than time; `None`: all do.
     fits: Vec<Option<Vec<bool>>>,
@@ -50,41 +59,7 @@ struct OpenWorker {
     leaves_ms: u64,
 }
 
-/// A job, or one that a person submits later.
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    key: SortKey,
-    /// Its number among the waiting jobs.
-    waiting: Option<usize>,
-    person: Person,
-    /// Its number in [`Outlook::jobs`]; `None` if it is not submitted yet.
-    job: Option<usize>,
-    /// The job's time limit, if it has one.
-    limit_ms: u64,
-    /// How long it is likely to run; 0 if unknown.
-    takes_ms: u64,
-    chance: Chance,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Person {
-    owner: usize,
-    /// `None`: an unknown notebook, which may have a warm session anywhere.
-    notebook: Option<usize>,
-    course: usize,
-    precedence: Precedence,
-    absent_ms: u64,
-    chance: Chance,
-}
-
-/// A lower value runs sooner. The ranks of all waiting jobs fall equally, so their order stays the same.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct SortKey {
-    front: Reverse<Option<i64>>,
-    rank: f64,
-}
-
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Start {
     pub(super) after_ms: u64,
     /// How many started before it that had not been submitted yet.
@@ -99,99 +74,6 @@ impl OpenWorker {
             id: worker.worker,
             leaves_ms: worker.leaves_in_ms.unwrap_or(u64::MAX),
         }
-    }
-}
-
-impl SortKey {
-    fn of(front: Option<i64>, precedence: &Precedence, submitted_ms: u64) -> Self {
-        // The rank that this job would have had at the beginning.
-        let later = submitted_ms as f64 / crate::queue::WAITING_PER_USE;
-        Self {
-            front: Reverse(front),
-            rank: precedence.rank() + later,
-        }
-    }
-
-    fn is_before(&self, other: &Self) -> bool {
-        let by_front = self.front.cmp(&other.front);
-        by_front.then(self.rank.total_cmp(&other.rank)).is_le()
-    }
-}
-
-/// Gives names consecutive numbers.
-struct Numbers<Name>(HashMap<Name, usize>);
-
-impl<Name: std::hash::Hash + Eq> Numbers<Name> {
-    fn of(&mut self, name: Name) -> usize {
-        let next = self.0.len();
-        *self.0.entry(name).or_insert(next)
-    }
-}
-
-/// The numbers of people and notebooks.
-struct Numbering {
-    owners: Numbers<Arc<str>>,
-    notebooks: Numbers<NotebookId>,
-}
-
-impl Numbering {
-    fn with_capacity(capacity: usize) -> Self {
-        Self {
-            owners: Numbers(HashMap::with_capacity(capacity)),
-            notebooks: Numbers(HashMap::with_capacity(capacity)),
-        }
-    }
-
-    fn entry(
-        &mut self,
-        (number, job): (usize, &Job),
-        waiting: Option<usize>,
-        outlook: &Outlook,
-    ) -> Entry {
-        Entry {
-            key: SortKey::of(job.front, &job.precedence, 0),
-            waiting,
-            person: Person {
-                owner: self.owners.of(job.owner.clone()),
-                notebook: Some(self.notebooks.of(job.notebook)),
-                course: outlook.jobs[number].course,
-                precedence: job.precedence,
-                absent_ms: 0,
-                chance: Chance::of_name(&job.owner),
-            },
-            job: Some(number),
-            limit_ms: limit_ms(&job.needs),
-            takes_ms: job.takes_ms.unwrap_or(0),
-            chance: Chance::of_id(job.job.0.as_u128()),
-        }
-    }
-
-    fn person(&mut self, returning: &Returning) -> Person {
-        Person {
-            owner: self.owners.of(returning.owner.clone()),
-            notebook: None,
-            course: returning.course,
-            precedence: returning.precedence,
-            absent_ms: returning.absent_ms,
-            chance: Chance::of_name(&returning.owner),
-        }
-    }
-
-    /// The workers on which each notebook has a warm session, and the one on which it has a session that holds what
-    /// no other session can have.
-    fn sessions(&self, workers: &[&Worker]) -> (Vec<Vec<usize>>, Vec<Option<usize>>) {
-        let notebooks = &self.notebooks.0;
-        let mut warm = vec![Vec::new(); notebooks.len()];
-        let mut keeping = vec![None; notebooks.len()];
-        for (at, worker) in workers.iter().enumerate() {
-            for number in worker.warm.iter().filter_map(|one| notebooks.get(one)) {
-                warm[*number].push(at);
-            }
-            for number in worker.keeping.iter().filter_map(|one| notebooks.get(one)) {
-                keeping[*number].get_or_insert(at);
-            }
-        }
-        (warm, keeping)
     }
 }
 
@@ -219,9 +101,11 @@ impl World {
         let may_start = (0..)
             .zip(ordered)
             .filter(|(_, (_, job))| !job.held && !job.paused);
-        let line = may_start
+        let line: Vec<Entry> = may_start
             .map(|(position, numbered)| numbering.entry(numbered, Some(position), &outlook))
             .collect();
+        let fits: Vec<_> = jobs.iter().map(|job| fitting(job, &open)).collect();
+        let (first, next) = link_alike(&line, &fits);
         let returning = outlook.returning.iter();
         let returning = returning.map(|one| numbering.person(one)).collect();
         let (warm, keeping) = numbering.sessions(&open);
@@ -235,7 +119,9 @@ impl World {
             running,
             line,
             returning,
-            fits: jobs.iter().map(|job| fitting(job, &open)).collect(),
+            first,
+            next,
+            fits,
             outlook,
         }
     }
@@ -276,7 +162,8 @@ impl World {
             busy_notebooks: vec![false; self.warm.len()],
             busy_owners: vec![0; self.people],
             open: vec![0; self.people],
-            line: (0..self.line.len()).collect(),
+            line: self.first.clone(),
+            turns: 0,
             entries: self.line.clone(),
             events: BinaryHeap::new(),
             runs: Vec::new(),
@@ -291,26 +178,6 @@ impl World {
         }
         play.starts
     }
-}
-
-/// The time limit of a job; 0 without one.
-fn limit_ms(needs: &[Requirement]) -> u64 {
-    let limits = needs.iter().map(|need| match need {
-        Requirement::Time { ms } => *ms,
-        _ => 0,
-    });
-    limits.max().unwrap_or(0)
-}
-
-/// Which workers meet a job's requirements other than time; `None`: all of them.
-fn fitting(job: &Job, workers: &[&Worker]) -> Option<Vec<bool>> {
-    let is_lasting = |need: &&Requirement| !matches!(need, Requirement::Time { .. });
-    job.needs.iter().find(is_lasting)?;
-    let meets = |worker: &&Worker| {
-        let mut needs = job.needs.iter().filter(is_lasting);
-        needs.all(|need| worker.meets(need))
-    };
-    Some(workers.iter().map(meets).collect())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -329,8 +196,10 @@ struct Play<'world> {
     busy_owners: Vec<u32>,
     /// Each person's jobs that wait or run.
     open: Vec<u32>,
-    /// Numbers of entries, in queue order: they move often.
+    /// Numbers of entries, in queue order: they move often. Of those that are alike, only the first one.
     line: Vec<usize>,
+    /// How often jobs joined the queue or had to wait for their next turn.
+    turns: u64,
     entries: Vec<Entry>,
     events: BinaryHeap<Reverse<(u64, Event)>>,
     runs: Vec<(Entry, Option<usize>, u64)>,
@@ -425,7 +294,57 @@ impl Play<'_> {
             person.absent_ms = 0;
             person.chance = person.chance.and(PAUSE);
             self.comes_back(person, now);
+        } else {
+            self.charge(&person, run_ms, now);
         }
+    }
+
+    /// Charges the account's waiting jobs with its run, after which they wait for its next turn.
+    fn charge(&mut self, person: &Person, run_ms: u64, now: u64) {
+        let entries = &self.entries;
+        let is_own = |number: &usize| {
+            let other = &entries[*number].person;
+            (other.owner, other.course) == (person.owner, person.course)
+        };
+        let own: Vec<usize> = self.line.extract_if(.., |number| is_own(number)).collect();
+        let since = self.next_turn();
+        for number in own {
+            let entry = &mut self.entries[number];
+            let precedence = &mut entry.person.precedence;
+            precedence.used_ms += run_ms as f64;
+            precedence.since_run_ms = Some(0);
+            let turn = Turn { since, number };
+            entry.key = SortKey::of(entry.key.front(), precedence, now, turn);
+            self.enqueue(number);
+        }
+    }
+
+    fn next_turn(&mut self) -> u64 {
+        self.turns += 1;
+        self.turns
+    }
+
+    /// Lets the job compete that is like the one that starts, and was charged like it.
+    fn follow(&mut self, started: usize) {
+        let Some(next) = self.world.next.get(started).copied().flatten() else {
+            return;
+        };
+        let started = self.entries[started];
+        let entry = &mut self.entries[next];
+        entry.key = started.key.of_alike(entry.key);
+        entry.person.precedence = Precedence {
+            waited_ms: entry.person.precedence.waited_ms,
+            ..started.person.precedence
+        };
+        self.enqueue(next);
+    }
+
+    fn enqueue(&mut self, number: usize) {
+        let key = self.entries[number].key;
+        let position = self
+            .line
+            .partition_point(|other| self.entries[*other].key.is_before(&key));
+        self.line.insert(position, number);
     }
 
     /// Simulates the person's return. Some people never return.
@@ -452,8 +371,12 @@ impl Play<'_> {
     fn submit(&mut self, person: usize, now: u64) {
         let person = self.people[person];
         self.open[person.owner] += 1;
+        let turn = Turn {
+            since: self.next_turn(),
+            number: self.entries.len(),
+        };
         let entry = Entry {
-            key: SortKey::of(None, &person.precedence, now),
+            key: SortKey::of(None, &person.precedence, now, turn),
             waiting: None,
             person,
             job: None,
@@ -461,18 +384,16 @@ impl Play<'_> {
             takes_ms: 0,
             chance: person.chance.and(now),
         };
-        let position = self
-            .line
-            .partition_point(|other| self.entries[*other].key.is_before(&entry.key));
-        self.line.insert(position, self.entries.len());
         self.entries.push(entry);
+        self.enqueue(self.entries.len() - 1);
     }
 
     /// Starts all jobs that can start. Returns false if the duration of one of them is unknown.
     fn fill(&mut self, now: u64) -> bool {
         let mut position = 0;
         while position < self.line.len() && self.has_room(now) {
-            let entry = self.entries[self.line[position]];
+            let number = self.line[position];
+            let entry = self.entries[number];
             let person = entry.person;
             let is_busy = person
                 .notebook
@@ -489,6 +410,7 @@ impl Play<'_> {
                 continue;
             };
             self.line.remove(position);
+            self.follow(number);
             self.occupy(&entry);
             self.workers[worker].busy += 1;
             let outlook = &self.world.outlook;
@@ -589,3 +511,6 @@ impl Play<'_> {
         chosen.map(|(at, _)| (at, is_warm(at)))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,8 +8,8 @@ pub(crate) mod score;
 
 use baton_protocol::{CellKey, JobId, NotebookId, WorkerId, api::MovedBack};
 use baton_scheduling::queue::{
-    Account, History, Job, Open, Outlook, Precedence, Progress, Run, ShownPosition, Spread,
-    StartEstimate, Worker, estimate_starts, in_queue_order, plan,
+    Account, History, Job, JobsAhead, Open, Outlook, Precedence, Progress, Run, ShownPosition,
+    Spread, StartEstimate, Worker, estimate_starts, in_queue_order, plan,
 };
 use people::{Habits, Student, longer_than};
 use rand::{SeedableRng, rngs::Xoshiro256PlusPlus as Random};
@@ -259,10 +259,11 @@ impl Lecture {
             estimate_starts(&jobs, &self.workers(), 1, self.outlook())
                 .into_iter()
                 .collect();
-        let line = in_queue_order(&jobs);
-        for (job, position) in plan.positions {
-            let said = said.get(&job).copied().flatten();
-            self.show(job.0.as_u128(), position.position, said, &line);
+        let mut ahead = JobsAhead::default();
+        for (job, (_, position)) in in_queue_order(&jobs).into_iter().zip(plan.positions) {
+            let said = said.get(&job.job).copied().flatten();
+            self.show(job, position.position, said, &ahead);
+            ahead.add(job);
         }
     }
 
@@ -312,7 +313,14 @@ impl Lecture {
         }
     }
 
-    fn show(&mut self, id: u128, position: u32, said: Option<StartEstimate>, line: &[&Job]) {
+    fn show(
+        &mut self,
+        job: &Job,
+        position: u32,
+        said: Option<StartEstimate>,
+        ahead: &JobsAhead<'_>,
+    ) {
+        let id = job.job.0.as_u128();
         let Some(cell) = self.cells.get(&id) else {
             return;
         };
@@ -332,7 +340,7 @@ impl Lecture {
         let telling = Telling {
             at: self.now,
             position,
-            moved_back: position.moved_back(line, self.now),
+            moved_back: position.moved_back(job, ahead, self.now),
             starts,
             best: wanted.then(|| self.best(id)).flatten(),
         };
@@ -443,6 +451,7 @@ fn precedence(used_ms: f64, waited_ms: u64) -> Precedence {
         boost: 1.0,
         low_priority: false,
         waited_ms,
+        since_run_ms: None,
     }
 }
 

@@ -4,7 +4,7 @@ use super::super::{
     heap::Range,
     sys::{
         driver::{self, Access, Code, Context, Event, OUT_OF_MEMORY, SUCCESS, Stream},
-        host::HostMemory,
+        host_memory::HostMemory,
     },
 };
 use std::collections::BTreeMap;

@@ -2,13 +2,13 @@
 //!
 //! A code is a plain number, because newer drivers return new ones.
 
-pub(in super::super) use super::structures::{Access, Properties};
+pub(in super::super) use super::structures::{Access, ONLY_DEVICE, Properties};
 pub(super) use super::structures::{Location, ON_DEVICE, PINNED};
 
 use super::{
     super::heap::Range,
     host::{RTLD_LAZY, dlopen},
-    look_up::real_dlsym,
+    loader::real_dlsym,
 };
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -20,8 +20,6 @@ pub(in super::super) type Code = i32;
 pub(in super::super) const SUCCESS: Code = 0;
 pub(in super::super) const INVALID_VALUE: Code = 1;
 pub(in super::super) const OUT_OF_MEMORY: Code = 2;
-/// A session that shares its GPU by time has only one.
-pub(in super::super) const ONLY_DEVICE: c_int = 0;
 
 /// The driver ends because its process exits.
 pub(in super::super) const DEINITIALIZED: Code = 4;

@@ -7,29 +7,17 @@
 use super::{
     super::{PROCESS, symbols, wire::DEVICE},
     driver::{self, Code, Export, Library, NOT_FOUND, SUCCESS},
-    host::{self, RTLD_NEXT, RTLD_NOLOAD, dlvsym},
+    host::{self, RTLD_NOLOAD},
+    loader::{REAL, real_dlsym},
     table, wrapper, wrappers,
 };
 use std::{
     ffi::{c_char, c_int, c_void},
     mem::transmute,
-    sync::atomic::{AtomicPtr, Ordering::Relaxed},
 };
-
-type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 /// The first two letters of all wrapped functions' names.
 const BEGINNINGS: [u16; 2] = [u16::from_le_bytes(*b"cu"), u16::from_le_bytes(*b"nv")];
-
-/// The dynamic loader's `dlsym` once it was found; until then, the function that finds it.
-static REAL: AtomicPtr<()> = AtomicPtr::new(find_and_jump as *mut ());
-
-/// # Safety
-/// As for `dlsym`, except that the calling library is this one.
-pub(super) unsafe fn real_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    // SAFETY: `REAL` holds only functions of this type.
-    unsafe { transmute::<*mut (), Dlsym>(REAL.load(Relaxed))(handle, name) }
-}
 
 /// The loader looks at who calls it. So if a name is not wrapped, this jumps to the loader with registers and stack
 /// unchanged, as if the caller had called it. Nothing here allocates, locks or reads the environment.
@@ -63,22 +51,6 @@ pub(super) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) 
         nv = const BEGINNINGS[1],
         wrapped = sym wrapped,
         real = sym REAL,
-    )
-}
-
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-unsafe extern "C" fn find_and_jump() {
-    core::arch::naked_asm!(
-        "push rdi",
-        "push rsi",
-        "sub rsp, 8",
-        "call {find}",
-        "add rsp, 8",
-        "pop rsi",
-        "pop rdi",
-        "jmp rax",
-        find = sym find,
     )
 }
 
@@ -118,38 +90,6 @@ pub(super) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) 
         wrapped = sym wrapped,
         real = sym REAL,
     )
-}
-
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-unsafe extern "C" fn find_and_jump() {
-    core::arch::naked_asm!(
-        "stp x29, x30, [sp, #-32]!",
-        "stp x0, x1, [sp, #16]",
-        "bl {find}",
-        "mov x9, x0",
-        "ldp x0, x1, [sp, #16]",
-        "ldp x29, x30, [sp], #32",
-        "br x9",
-        find = sym find,
-    )
-}
-
-/// The loader has exported its `dlsym` under one of these versions.
-extern "C" fn find() -> *mut () {
-    for version in [c"GLIBC_2.34", c"GLIBC_2.2.5", c"GLIBC_2.17"] {
-        // SAFETY: strings that end with nul.
-        let found = unsafe { dlvsym(RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
-        if !found.is_null() {
-            REAL.store(found.cast(), Relaxed);
-            return found.cast();
-        }
-    }
-    absent as *mut ()
-}
-
-extern "C" fn absent(_handle: *mut c_void, _name: *const c_char) -> *mut c_void {
-    std::ptr::null_mut()
 }
 
 /// The wrapper, if the loader's answer would be the function that it wraps; null if the caller must ask the loader

@@ -1,7 +1,9 @@
 //! The driver's structures that describe memory without an address.
 
-use super::driver::ONLY_DEVICE;
 use std::ffi::{c_int, c_void};
+
+/// A session that shares its GPU by time has only one.
+pub(in super::super) const ONLY_DEVICE: c_int = 0;
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 
 use super::{
     ANONYMOUS, PRIVATE, READ_WRITE, api, bound, mapping::MAPPED, mmap, munmap, pinned::is_pinned,
-    put, streams::last_of,
+    put,
+    streams::{GRAPH_BYTES, last_of},
 };
 use crate::{
     CAPTURE_UNSUPPORTED, Code, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS,
@@ -14,10 +15,7 @@ use std::{
     collections::BTreeMap,
     ffi::{c_int, c_uint, c_void},
     ptr::null_mut,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering::SeqCst},
-    },
+    sync::{Mutex, atomic::Ordering::SeqCst},
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,8 +35,6 @@ impl Place {
 
 /// The size and the place of each allocation, by address.
 static ALLOCATIONS: Mutex<BTreeMap<u64, (usize, Place)>> = Mutex::new(BTreeMap::new());
-/// Memory of instantiated graphs.
-pub(crate) static GRAPH_BYTES: AtomicU64 = AtomicU64::new(0);
 static HOST: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
 
 unsafe fn pages(bytes: usize) -> Option<u64> {

@@ -1,6 +1,6 @@
 //! Streams, events, launches, captures and graphs.
 
-use super::{api, memory::GRAPH_BYTES, put};
+use super::{api, put};
 use crate::{
     CAPTURE_INVALIDATED, CAPTURE_MODE, CAPTURE_UNSUPPORTED, CAPTURED_EVENT, Capture, Code, Event,
     ILLEGAL_STATE, INVALID_HANDLE, Mark, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, Stream,
@@ -12,9 +12,12 @@ use crate::{
 };
 use std::{
     ffi::{c_int, c_uint, c_void},
-    sync::atomic::Ordering::SeqCst,
+    sync::atomic::{AtomicU64, Ordering::SeqCst},
     time::Duration,
 };
+
+/// Memory of instantiated graphs.
+pub(crate) static GRAPH_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// The kernel of this name, for example `add` or `sleep_20ms`; those of libraries do nothing. `words` points to its
 /// arguments, as in a launch.

@@ -1,0 +1,7 @@
+//! Proxies between scripted shims and scripted brokers.
+
+#![allow(clippy::unwrap_used)]
+
+mod messages;
+mod results;
+mod scripted;
