@@ -157,30 +157,33 @@ impl Pair {
         self.listing.were_not_applied(paths);
     }
 
+    /// The changes that a worker sends.
     fn changes_of(&mut self, scan: Scan) -> (Vec<Change>, HashMap<RelativePath, Content>) {
         let mut changes = Vec::new();
+        let mut sent = Vec::new();
         let mut written = HashMap::new();
         for difference in scan.differences.clone() {
-            match difference {
-                Difference::Change(change) => changes.push(change),
+            match &difference {
+                Difference::Change(change) => changes.push(change.clone()),
                 Difference::Written {
                     path, over, unsure, ..
                 } => {
                     self.fill(&self.mirror.root().join(path.as_path()));
-                    let file = self.mirror.open_found(&scan, &path).unwrap();
+                    let file = self.mirror.open_found(&scan, path).unwrap();
                     let content = self.read(file.unwrap());
                     written.insert(path.clone(), content.clone());
-                    if unsure.as_ref() != Some(&content.pieces) {
-                        changes.push(Change::Written {
-                            path,
-                            over,
-                            content,
-                        });
+                    if unsure.as_ref() == Some(&content.pieces) {
+                        continue;
                     }
+                    changes.push(Change::Written {
+                        path: path.clone(),
+                        over: over.clone(),
+                        content,
+                    });
                 }
             }
+            sent.push(difference);
         }
-        let sent = scan.differences.clone();
         self.mirror.adopt(&scan, &sent, &written, &self.mapped);
         (changes, written)
     }
