@@ -11,10 +11,11 @@ use baton_protocol::{Finished, JobEvent, RemoteError};
 
 /// The longest text of an error or a question. Of a longer one, only the beginning and the end remain.
 const LONGEST_TEXT: usize = 1 << 20;
-/// The most bytes in the names that a cell looks up at once, each counted with [`NAME_BYTES`] more.
+/// The most bytes in the names that a cell looks up at once.
 const MOST_NAMES_BYTES: usize = 16 << 20;
-/// Limits short names to a quarter of the elements that an event may have.
-const NAME_BYTES: usize = 128;
+/// What a text in a list counts besides its own bytes. Limits short names to a quarter of the elements that an event may
+/// have, and the lines of a traceback to what a state leaves for the rest of its event.
+const ELEMENT_BYTES: usize = 128;
 
 pub(crate) fn fitting(mut event: JobEvent) -> JobEvent {
     match &mut event {
@@ -22,7 +23,7 @@ pub(crate) fn fitting(mut event: JobEvent) -> JobEvent {
         JobEvent::NamesWanted { names, .. } => {
             let mut left = MOST_NAMES_BYTES;
             names.retain(|name| {
-                let rest = left.checked_sub(name.len() + NAME_BYTES);
+                let rest = left.checked_sub(name.len() + ELEMENT_BYTES);
                 left = rest.unwrap_or(left);
                 rest.is_some()
             });
@@ -40,9 +41,9 @@ fn shorten_error(error: &mut RemoteError) {
     shorten(&mut error.name);
     shorten(&mut error.value);
     error.hint.iter_mut().for_each(shorten);
-    let lines = &error.traceback;
-    if lines.iter().map(|line| line.len() + 1).sum::<usize>() > LONGEST_TEXT {
-        let mut text = lines.join("\n");
+    let lines = error.traceback.iter();
+    if lines.map(|line| line.len() + ELEMENT_BYTES).sum::<usize>() > LONGEST_TEXT {
+        let mut text = error.traceback.join("\n");
         shorten(&mut text);
         error.traceback = vec![text];
     }
@@ -95,6 +96,18 @@ mod tests {
             panic!("the lines are joined");
         };
         assert!(traceback.starts_with("first\nbegin") && traceback.ends_with("end\nlast"));
+    }
+
+    #[test]
+    fn many_lines_of_a_traceback_become_one_text() {
+        let error = RemoteError {
+            traceback: vec![String::new(); 1_000_000],
+            ..RemoteError::of_baton("ValueError", "x", "y")
+        };
+        let JobEvent::NotStarted { error } = check_fits(JobEvent::NotStarted { error }) else {
+            panic!("it stays the same event");
+        };
+        assert_eq!(error.traceback, ["\n".repeat(999_999)]);
     }
 
     #[test]

@@ -102,28 +102,36 @@ impl Link {
 
     /// The first message on a connection.
     pub(crate) async fn send_hello(&mut self, hello: &FromWorker) {
-        self.send_now(hello).await;
+        log_lost(self.send_now(hello).await);
     }
 
     /// Sends a message if the broker has welcomed the worker. The caller repeats what must arrive after the next
     /// `Welcome`.
     pub(crate) async fn send(&mut self, message: &FromWorker) {
-        if self.is_open() {
-            self.send_now(message).await;
+        log_lost(self.try_send(message).await);
+    }
+
+    /// Like [`Self::send`], for a message that must not be missing.
+    ///
+    /// # Errors
+    /// [`LinkError::TooLarge`]: the broker would not accept the message, over no connection.
+    pub(crate) async fn try_send(&mut self, message: &FromWorker) -> Result<(), LinkError> {
+        match self.is_open() {
+            true => self.send_now(message).await,
+            false => Ok(()),
         }
     }
 
-    async fn send_now(&mut self, message: &FromWorker) {
+    async fn send_now(&mut self, message: &FromWorker) -> Result<(), LinkError> {
         let State::Open { connection, .. } = &mut self.state else {
-            return;
+            return Ok(());
         };
         match connection.send(message).await {
-            Ok(()) => {}
-            // Another connection would not change that, and all jobs would wait for it.
-            Err(error @ LinkError::TooLarge { .. }) => {
-                tracing::error!(%error, "A message to the broker is lost");
+            Err(error) if !matches!(error, LinkError::TooLarge { .. }) => {
+                self.broke(&error.to_string());
+                Ok(())
             }
-            Err(error) => self.broke(&error.to_string()),
+            result => result,
         }
     }
 
@@ -154,7 +162,8 @@ impl Link {
         }
     }
 
-    fn broke(&mut self, reason: &str) {
+    /// The connection is replaced, so the broker gets a new hello.
+    pub(crate) fn broke(&mut self, reason: &str) {
         tracing::warn!(reason, "The connection to the broker was lost");
         let was_open = self.open.send_replace(false);
         if was_open
@@ -170,5 +179,11 @@ impl Link {
         self.state = State::Closed {
             try_at: Instant::now() + self.backoff.next_delay(),
         };
+    }
+}
+
+fn log_lost(result: Result<(), LinkError>) {
+    if let Err(error) = result {
+        tracing::error!(%error, "A message to the broker is lost");
     }
 }

@@ -252,7 +252,10 @@ impl Jobs {
         }
     }
 
+    /// If the broker would not accept the events of a job, its later events would not be accepted either. So the job is
+    /// given up, and the broker ends it because it is missing in the next hello.
     pub(super) async fn send_events(&mut self, link: &mut Link) {
+        let mut refused = Vec::new();
         for (job, assignment) in &mut self.assignments {
             while link.is_open()
                 && let Some((first, events)) = assignment.outbox.next_batch()
@@ -263,8 +266,18 @@ impl Jobs {
                     first,
                     events,
                 };
-                link.send(&message).await;
+                if let Err(error) = link.try_send(&message).await {
+                    tracing::error!(job.id = %job, %error, "The events of job {job} cannot be sent");
+                    refused.push(*job);
+                    break;
+                }
             }
+        }
+        for job in &refused {
+            self.give_up(*job);
+        }
+        if !refused.is_empty() {
+            link.broke("a job was given up");
         }
     }
 
@@ -286,5 +299,110 @@ impl Jobs {
         for assignment in self.assignments.values() {
             assignment.revoked.cancel();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use axum::{
+        Router,
+        extract::ws::{Message, WebSocketUpgrade},
+        routing::get,
+    };
+    use baton_protocol::{
+        Bound, Cell, JobKind, Manifest, NotebookId, Priority, State, StateVersion, TableId, encode,
+        worker::ToWorker,
+    };
+    use baton_transport::Dial;
+
+    /// A broker that welcomes workers, and reads nothing.
+    async fn connected() -> Link {
+        let welcome = async |upgrade: WebSocketUpgrade| {
+            upgrade.on_upgrade(async |mut socket| {
+                let welcome = ToWorker::Welcome {
+                    broker_version: String::new(),
+                    name: String::new(),
+                };
+                let welcome = Message::Binary(encode(&welcome).into());
+                socket.send(welcome).await.unwrap();
+                std::future::pending().await
+            })
+        };
+        let router = Router::new().route("/v1/worker", get(welcome));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let mut link = Link::new(Dial {
+            address: address.parse().unwrap(),
+            token: None,
+            ca_file: None,
+        });
+        while !link.is_open() {
+            link.receive().await.unwrap();
+        }
+        link
+    }
+
+    fn submission() -> Submission {
+        Submission {
+            job: JobId::random(),
+            notebook: NotebookId::random(),
+            notebook_name: String::new(),
+            cell_key: None,
+            priority: Priority::Normal,
+            group: None,
+            cell: Cell {
+                code: String::new(),
+                message_id: String::new(),
+                execution_count: 1,
+                kind: JobKind::Cell,
+                silent: false,
+                timeout_ms: None,
+                longest_timeout_ms: None,
+                gpu_memory_bytes: None,
+                gpu: None,
+                environment: None,
+                allow_stdin: false,
+                python: String::new(),
+                python_version: String::new(),
+                folder: String::new(),
+                notebook_folder: None,
+            },
+            state: State::Chunks(Manifest {
+                base: StateVersion {
+                    table: TableId::random(),
+                    messages: 0,
+                },
+                stream: Vec::new(),
+                segments: Vec::new(),
+                dropped_segments: Vec::new(),
+            }),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_job_with_an_event_that_cannot_be_sent_is_given_up_alone() {
+        let mut link = connected().await;
+        let (reports, _) = mpsc::unbounded_channel();
+        let mut jobs = Jobs::new(reports, link.watch());
+        let mut with_event_of = |bytes: usize| {
+            let job = jobs.assign(1, 1, None, submission()).unwrap();
+            let event = JobEvent::Started {
+                worker: "x".repeat(bytes),
+            };
+            jobs.add_event(job.submission.job, 1, event);
+            job
+        };
+        let too_large = with_event_of(Bound::MESSAGE.bytes);
+        let other = with_event_of(1);
+        jobs.send_events(&mut link).await;
+        assert!(too_large.revoked.is_cancelled());
+        // The next hello names the other job only, and what was not stored of it is sent again.
+        assert!(!link.is_open());
+        assert_eq!(jobs.fencing_numbers(), [(other.submission.job, 1)]);
+        assert!(!other.revoked.is_cancelled());
     }
 }

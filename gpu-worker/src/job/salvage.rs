@@ -44,7 +44,11 @@ impl Salvage {
             answer: PromisedEvent::new(
                 job.events.clone(),
                 job.revoked.clone(),
-                salvaged(Err(messages::not_salvaged(cell.kind)), file_chunks.clone()),
+                salvaged(
+                    cell.kind,
+                    Err(messages::not_salvaged(cell.kind)),
+                    file_chunks.clone(),
+                ),
             ),
             orphaned: job.orphaned.clone(),
             message_id: cell.message_id.clone(),
@@ -78,25 +82,29 @@ impl Salvage {
             let about = AboutState { folder, ..about };
             Box::new(SavedState { about, manifest })
         });
-        let mut answer = salvaged(state, self.file_chunks);
-        if !Bound::EVENT.allows(&answer) {
-            let error = messages::state_too_large(self.kind);
-            answer = salvaged(Err(error), Vec::new());
-        }
-        self.answer.send(answer);
+        self.answer
+            .send(salvaged(self.kind, state, self.file_chunks));
         Some(session)
     }
 }
 
-fn salvaged(state: Result<Box<SavedState>, RemoteError>, files: Vec<ChunkHash>) -> JobEvent {
+fn salvaged(
+    kind: JobKind,
+    state: Result<Box<SavedState>, RemoteError>,
+    files: Vec<ChunkHash>,
+) -> JobEvent {
     let (state, error) = match state {
         Ok(state) => (Some(state), None),
         Err(error) => (None, Some(error)),
     };
-    JobEvent::Salvaged {
+    let event = JobEvent::Salvaged {
         state,
         files,
         error,
+    };
+    match Bound::EVENT.allows(&event) {
+        true => event,
+        false => salvaged(kind, Err(messages::state_too_large(kind)), Vec::new()),
     }
 }
 

@@ -245,6 +245,19 @@ kernel.snapshot = lambda: claim
 }
 
 #[tokio::test]
+async fn a_traceback_of_very_many_lines_arrives() {
+    let mut worker = Worker::start().await;
+    let code = "class E(Exception):
+    _render_traceback_ = lambda self: [''] * 1_000_000
+raise E()";
+    let ran = worker.run(Notebook::new().cell(code)).await;
+    assert_eq!(ran.outcome, Outcome::Error);
+    assert!(ran.state.is_some(), "its changes are kept");
+    assert_eq!(ran.error.unwrap().traceback, ["\n".repeat(999_999)]);
+    check_others_go_on(&mut worker).await;
+}
+
+#[tokio::test]
 async fn a_state_is_returned_only_if_the_broker_accepts_its_list_of_objects() {
     let mut worker = Worker::start().await;
     let ran = leaves(&mut worker, 120_000).await.ok();
