@@ -232,11 +232,11 @@ mod tests {
     #[test]
     fn beyond_the_limit_displays_give_way_to_a_notice_but_widgets_do_not() {
         let mut batcher = Batcher::default();
-        batcher.push(other("display_data", PENDING_BYTES - 10));
-        batcher.push(other("update_display_data", 100));
-        batcher.push(stream("stdout", "lost"));
+        batcher.push(other("display_data", PENDING_BYTES - 1000));
+        batcher.push(other("update_display_data", 1000));
+        batcher.push(stream("stdout", &"lost".repeat(250)));
         assert!(!batcher.is_full());
-        batcher.push(other("comm_msg", 100));
+        batcher.push(other("comm_msg", 1000));
         assert!(batcher.is_full());
         let kinds: Vec<String> = batcher
             .take(Instant::now())
@@ -257,10 +257,25 @@ mod tests {
     }
 
     #[test]
+    fn each_part_of_an_output_counts() {
+        let of_many_buffers = Output {
+            buffers: vec![bytes::Bytes::new(); PENDING_BYTES / 128],
+            ..other("comm_msg", 0)
+        };
+        for output in [other(&"x".repeat(PENDING_BYTES / 2), 0), of_many_buffers] {
+            let mut batcher = Batcher::default();
+            batcher.push(output.clone());
+            assert!(!batcher.is_full());
+            batcher.push(output);
+            assert!(batcher.is_full());
+        }
+    }
+
+    #[test]
     fn widgets_are_left_out_only_if_nothing_makes_them_wait() {
         let mut batcher = Batcher::default();
         for _ in 0..10 {
-            batcher.push(other("comm_msg", PENDING_BYTES / 2 - 10));
+            batcher.push(other("comm_msg", PENDING_BYTES / 2 - 100));
         }
         assert_eq!((batcher.pending.len(), batcher.left_out), (4, 6));
         assert!(batcher.is_full());

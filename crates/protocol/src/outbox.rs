@@ -140,7 +140,7 @@ const OVERHEAD: usize = 64;
 pub fn event_bytes(event: &JobEvent) -> usize {
     OVERHEAD
         + match event {
-            JobEvent::Output(output) => output_bytes(output) + output.buffers.len() * OVERHEAD,
+            JobEvent::Output(output) => output_bytes(output),
             JobEvent::InputWanted { prompt, .. } => prompt.len(),
             JobEvent::NamesWanted { names, .. } => text_bytes(names),
             JobEvent::NotStarted { error } => error_bytes(error),
@@ -186,7 +186,8 @@ fn state_bytes(state: &State) -> usize {
 }
 
 fn error_bytes(error: &RemoteError) -> usize {
-    error.name.len() + error.value.len() + text_bytes(&error.traceback)
+    let hint_bytes = error.hint.as_ref().map_or(0, String::len);
+    error.name.len() + error.value.len() + text_bytes(&error.traceback) + hint_bytes
 }
 
 fn text_bytes(lines: &[String]) -> usize {
@@ -204,10 +205,12 @@ fn piece_bytes(piece: &Piece) -> usize {
     }
 }
 
+/// Approximate size of an output.
 #[must_use]
 pub fn output_bytes(output: &Output) -> usize {
-    let buffers: usize = output.buffers.iter().map(bytes::Bytes::len).sum();
-    output.content.len() + output.metadata.len() + buffers
+    let buffers = output.buffers.iter().map(|buffer| OVERHEAD + buffer.len());
+    let texts = output.kind.len() + output.content.len() + output.metadata.len();
+    OVERHEAD + texts + buffers.sum::<usize>()
 }
 
 #[cfg(test)]
@@ -291,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_many_small_parts_is_large() {
+    fn each_part_of_an_event_counts() {
         let mut outbox = Outbox::default();
         let output = JobEvent::Output(Output {
             buffers: vec![bytes::Bytes::new(); 1 << 14],
@@ -312,10 +315,12 @@ mod tests {
             state: Some(state(vec![0; 1 << 14])),
             error: None,
         };
+        let of_long_kind = Output::new(&"x".repeat(BATCH_BYTES), "{}");
         outbox.push(output);
+        outbox.push(JobEvent::Output(of_long_kind));
         outbox.push(deferred.clone());
         outbox.push(deferred);
-        for number in 1..=3 {
+        for number in 1..=4 {
             assert_eq!(sent(&mut outbox), Some((number, 1)));
         }
     }

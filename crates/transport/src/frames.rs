@@ -7,7 +7,7 @@
 
 mod sys;
 
-use baton_protocol::{DecodeError, decode, encode};
+use baton_protocol::{Bound, DecodeError, decode, encode};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -35,7 +35,7 @@ const LARGEST_READ_BYTES: usize = 1 << 20;
 pub enum FrameError {
     #[error("The private connection broke")]
     Io(#[from] std::io::Error),
-    #[error("The other end announced a message of {0} bytes")]
+    #[error("The other end's message of {0} bytes is too large")]
     TooLarge(u64),
     #[error(transparent)]
     Decode(#[from] DecodeError),
@@ -49,6 +49,7 @@ pub fn split(stream: UnixStream) -> (FrameReader, FrameWriter) {
         buffer: Vec::with_capacity(KEPT_BUFFER_BYTES),
         file: None,
         largest_bytes: LARGEST_FRAME_BYTES,
+        most_elements: usize::MAX,
     };
     (reader, FrameWriter { stream: writer })
 }
@@ -60,6 +61,8 @@ pub struct FrameReader {
     /// The file that came with the frame.
     file: Option<OwnedFd>,
     largest_bytes: u64,
+    /// The most elements in all lists of a frame.
+    most_elements: usize,
 }
 
 impl FrameReader {
@@ -68,6 +71,16 @@ impl FrameReader {
     pub fn within(self, largest_bytes: u64) -> Self {
         Self {
             largest_bytes: largest_bytes.min(LARGEST_FRAME_BYTES),
+            ..self
+        }
+    }
+
+    /// Refuses frames with more elements in all of their lists: an element may take one byte in a frame, and many more
+    /// in memory.
+    #[must_use]
+    pub fn with_at_most(self, most_elements: usize) -> Self {
+        Self {
+            most_elements,
             ..self
         }
     }
@@ -116,7 +129,15 @@ impl FrameReader {
             }
             let end = 8 + usize::try_from(length).map_err(|_| FrameError::TooLarge(length))?;
             if self.buffer.len() >= end {
-                let message = decode(&self.buffer[8..end]);
+                let document = &self.buffer[8..end];
+                let bound = Bound {
+                    bytes: document.len(),
+                    elements: self.most_elements,
+                };
+                if !bound.allows_encoded(document) {
+                    return Err(FrameError::TooLarge(length));
+                }
+                let message = decode(document);
                 self.buffer.drain(..end);
                 self.buffer.shrink_to(KEPT_BUFFER_BYTES);
                 return Ok(Some(message?));

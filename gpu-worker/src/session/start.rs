@@ -57,6 +57,9 @@ const LINES: usize = 12;
 /// A session's message is in the worker's memory, which no control group of the session limits. The largest messages
 /// are outputs, and lists of segments: large parts of a state are read from the session's memory.
 const LARGEST_MESSAGE_BYTES: u64 = LARGEST_OUTPUT_BYTES + (64 << 20);
+/// The most elements in all lists of a session's message: one for each 48 bytes of the largest. The description of a
+/// segment takes more.
+const MOST_ELEMENTS: usize = 2 << 20;
 
 pub(crate) struct StartRequest<'a> {
     /// The worker's environment to which the Python belongs, if notebooks can install this environment, too.
@@ -375,7 +378,9 @@ fn is_visible(request: &StartRequest<'_>) -> bool {
 
 async fn accept_shim(pair: ShimPair) -> Result<(Pid, ShimReader, ShimWriter, Hello), StartError> {
     let (kernel, reader, writer) = pair.greeted().await?;
-    let mut reader = reader.within(LARGEST_MESSAGE_BYTES);
+    let mut reader = reader
+        .within(LARGEST_MESSAGE_BYTES)
+        .with_at_most(MOST_ELEMENTS);
     match reader.receive().await? {
         Some(FromSession::Hello(hello)) => Ok((kernel, reader, writer, hello)),
         Some(_) => Err(StartError::NoHello),

@@ -16,6 +16,10 @@ def comm(number):
     content = ('{\"number\": %d}' % number).encode()
     output = {'kind': 'comm_msg', 'content': content, 'metadata': b'{}', 'buffers': [bytes(1 << 20)]}
     return frame('published', {'output': output})
+def of_long_kind(number):
+    content = ('{\"number\": %d}' % number).encode()
+    output = {'kind': 'x' * (1 << 20), 'content': content, 'metadata': b'{}', 'buffers': []}
+    return frame('published', {'output': output})
 def question(number):
     prompt = str(number) + ' ' * (1 << 20)
     body = {'message_id': 'cell-1', 'question': number, 'prompt': prompt, 'password': False}
@@ -92,7 +96,7 @@ async fn acknowledge(worker: &mut Worker, job: JobId, number: u64) {
 /// The numbers of the cell's messages.
 fn numbers(events: &[JobEvent]) -> Vec<u64> {
     let number = |event: &JobEvent| match event {
-        JobEvent::Output(output) if output.kind == "comm_msg" => {
+        JobEvent::Output(output) => {
             let content: serde_json::Value = serde_json::from_slice(&output.content).unwrap();
             content["number"].as_u64()
         }
@@ -121,6 +125,11 @@ async fn flooded(message: &str) {
 #[tokio::test]
 async fn a_cell_waits_while_its_messages_to_widgets_are_not_stored() {
     flooded("comm").await;
+}
+
+#[tokio::test]
+async fn a_cell_waits_while_its_outputs_of_a_long_kind_are_not_stored() {
+    flooded("of_long_kind").await;
 }
 
 #[tokio::test]
@@ -193,6 +202,19 @@ async fn a_session_that_sends_too_large_a_message_is_ended() {
     assert!(text.contains("sent a message of 200 MiB"), "{text}");
 }
 
+#[tokio::test]
+async fn a_session_that_sends_a_message_of_too_many_parts_is_ended() {
+    let code = format!(
+        "{FRAMES}
+output = {{'kind': 'comm_msg', 'content': b'{{}}', 'metadata': b'{{}}', 'buffers': [b''] * (3 << 20)}}
+link.socket.sendall(frame('published', {{'output': output}}))"
+    );
+    let ran = ends(Notebook::new().cell(&code)).await;
+    assert_eq!((ran.outcome, &ran.state), (Outcome::WorkerLost, &None));
+    let text = ran.error_text();
+    assert!(text.contains("sent a message of 6 MiB"), "{text}");
+}
+
 /// A cell of another notebook runs. `Line::receive` fails if the connection was replaced.
 async fn check_others_go_on(worker: &mut Worker) {
     worker.run(Notebook::new().cell("other = 1")).await.ok();
@@ -208,6 +230,19 @@ async fn a_very_long_error_is_cut() {
     let text = ran.error_text();
     assert!(text.starts_with("beginx") && text.ends_with("xend"));
     assert!(text.contains("[Baton left out 37.1 MiB here]"));
+    check_others_go_on(&mut worker).await;
+}
+
+#[tokio::test]
+async fn a_traceback_of_very_many_lines_arrives() {
+    let mut worker = Worker::start().await;
+    let code = "class E(Exception):
+    _render_traceback_ = lambda self: [''] * 1_000_000
+raise E()";
+    let ran = worker.run(Notebook::new().cell(code)).await;
+    assert_eq!(ran.outcome, Outcome::Error);
+    assert!(ran.state.is_some(), "its changes are kept");
+    assert_eq!(ran.error.unwrap().traceback, ["\n".repeat(999_999)]);
     check_others_go_on(&mut worker).await;
 }
 
@@ -242,19 +277,6 @@ kernel.snapshot = lambda: claim
 "
     );
     worker.run(Notebook::new().cell(&code)).await
-}
-
-#[tokio::test]
-async fn a_traceback_of_very_many_lines_arrives() {
-    let mut worker = Worker::start().await;
-    let code = "class E(Exception):
-    _render_traceback_ = lambda self: [''] * 1_000_000
-raise E()";
-    let ran = worker.run(Notebook::new().cell(code)).await;
-    assert_eq!(ran.outcome, Outcome::Error);
-    assert!(ran.state.is_some(), "its changes are kept");
-    assert_eq!(ran.error.unwrap().traceback, ["\n".repeat(999_999)]);
-    check_others_go_on(&mut worker).await;
 }
 
 #[tokio::test]
