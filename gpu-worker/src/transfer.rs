@@ -30,7 +30,7 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// How many bytes a state for a session may have.
+    /// How many bytes a state of a session may have.
     fn room(&self) -> Room {
         Room {
             limit_bytes: self.state_limit_bytes(),
@@ -162,48 +162,18 @@ impl<E: Into<TransferError>> From<E> for NotSent {
 pub(crate) async fn send_back(
     access: &Access,
     transport: Transport,
-    changes: Changes,
+    mut changes: Changes,
 ) -> Result<(State, Ledger), NotSent> {
     check_size(&changes.snapshot, access.state_limit_bytes())?;
     let stop = CancellationToken::new();
     let _stop_when_dropped = stop.clone().drop_guard();
-    let changes = match transport {
-        Transport::Chunks => changes,
-        Transport::Memory { holder, key } => {
-            let (bundle, changes) = transfer::pack(changes, stop.clone()).await?;
-            let enclosed = bundle.and_then(|bundle| Ok((bundle.enclose()?, bundle)));
-            let (enclosed, bundle) = match enclosed {
-                Ok(enclosed) => enclosed,
-                Err(error) => {
-                    return Err(NotSent {
-                        error: error.into(),
-                        changes: Some(changes),
-                    });
-                }
-            };
-            let key = match enclosed {
-                Some(_) => Ok(key),
-                None => deposit(&holder, key, &bundle).await,
-            };
-            match key {
-                Ok(key) => {
-                    let ledger = bundle.enter(changes.ledger)?;
-                    let state = State::Memory(HeldState {
-                        base: changes.base,
-                        bytes: bundle.file_bytes(),
-                        holder,
-                        key,
-                        enclosed,
-                    });
-                    return Ok((state, ledger));
-                }
-                Err(error) => {
-                    log_other_transport(&error, "the result moves");
-                    changes
-                }
-            }
-        }
-    };
+    if let Transport::Memory { holder, key } = transport {
+        let access = access.clone();
+        changes = match hand_over(holder, key, changes, move || access.room(), &stop).await? {
+            Ok(sent) => return Ok(sent),
+            Err(changes) => changes,
+        };
+    }
     match transfer::upload(&access.chunk_client, changes.clone(), &stop).await {
         Ok((manifest, ledger)) => Ok((State::Chunks(manifest), ledger)),
         Err(error) => Err(NotSent {
@@ -211,6 +181,52 @@ pub(crate) async fn send_back(
             changes: Some(changes),
         }),
     }
+}
+
+/// Passes the changes to the proxy in memory. Returns them if this machine has no `room` for a copy of them or the proxy
+/// cannot be reached.
+async fn hand_over(
+    holder: Holder,
+    key: HeldKey,
+    changes: Changes,
+    room: impl FnOnce() -> Room + Send + 'static,
+    stop: &CancellationToken,
+) -> Result<Result<(State, Ledger), Changes>, NotSent> {
+    let (bundle, changes) = transfer::pack(changes, room, stop.clone()).await?;
+    let enclosed = bundle.and_then(|bundle| Ok((bundle.enclose()?, bundle)));
+    let (enclosed, bundle) = match enclosed {
+        Ok(enclosed) => enclosed,
+        Err(error) if error.is_lack_of_room() => {
+            log_other_transport(&error, "the result moves");
+            return Ok(Err(changes));
+        }
+        Err(error) => {
+            return Err(NotSent {
+                error: error.into(),
+                changes: Some(changes),
+            });
+        }
+    };
+    let key = match enclosed {
+        Some(_) => Ok(key),
+        None => deposit(&holder, key, &bundle).await,
+    };
+    let key = match key {
+        Ok(key) => key,
+        Err(error) => {
+            log_other_transport(&error, "the result moves");
+            return Ok(Err(changes));
+        }
+    };
+    let ledger = bundle.enter(changes.ledger)?;
+    let state = State::Memory(HeldState {
+        base: changes.base,
+        bytes: bundle.file_bytes(),
+        holder,
+        key,
+        enclosed,
+    });
+    Ok(Ok((state, ledger)))
 }
 
 /// The transfer of a state that is slower than this is given up, because it occupies a slot.
@@ -252,6 +268,67 @@ async fn send_again_and_again(
     }
 }
 
-fn log_other_transport(error: &Unreachable, what: &'static str) {
-    tracing::info!(%error, "The notebook's memory cannot be reached, so {what} through the broker");
+fn log_other_transport(error: &(dyn std::error::Error + 'static), what: &'static str) {
+    tracing::info!(
+        error,
+        "The notebook's memory cannot be used, so {what} through the broker"
+    );
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use baton_protocol::{
+        StateVersion, TableId,
+        shim::{SegmentView, Snapshot},
+    };
+
+    #[tokio::test]
+    async fn without_room_for_a_copy_the_changes_can_still_be_uploaded() {
+        let memory = vec![7_u8; 1 << 20];
+        let changes = Changes {
+            kernel: std::process::id().cast_signed(),
+            base: StateVersion {
+                table: TableId::random(),
+                messages: 0,
+            },
+            snapshot: Snapshot {
+                messages: 0,
+                stream: Vec::new().into(),
+                segments: vec![SegmentView {
+                    number: 1,
+                    address: memory.as_ptr() as u64,
+                    bytes: memory.len() as u64,
+                    fresh: true,
+                    digests: None,
+                }],
+                dropped_segments: Vec::new(),
+            },
+            ledger: Ledger::default(),
+        };
+        let holder = Holder {
+            host: String::new(),
+            socket: String::new(),
+        };
+        for room in [
+            Room {
+                limit_bytes: 0,
+                ..Room::UNLIMITED
+            },
+            Room {
+                free_bytes: 0,
+                ..Room::UNLIMITED
+            },
+        ] {
+            let (holder, changes) = (holder.clone(), changes.clone());
+            let stop = CancellationToken::new();
+            let key = HeldKey::random();
+            let handed_over = hand_over(holder, key, changes.clone(), move || room, &stop).await;
+            let Ok(Err(not_handed_over)) = handed_over else {
+                panic!("there is no room");
+            };
+            assert_eq!(not_handed_over.snapshot, changes.snapshot);
+        }
+    }
 }

@@ -84,6 +84,12 @@ pub enum StateError {
 }
 
 impl StateError {
+    /// Whether this machine has no room for a copy of the state in memory. Its chunks can be sent one by one.
+    #[must_use]
+    pub fn is_lack_of_room(&self) -> bool {
+        matches!(self, Self::NoRoom { .. } | Self::MemoryFull)
+    }
+
     /// What another attempt would lead to.
     #[must_use]
     pub fn severity(&self) -> Severity {

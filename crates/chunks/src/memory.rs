@@ -152,17 +152,25 @@ impl Room {
     /// allow less; unlimited if nothing is reported.
     #[must_use]
     pub fn of_this_process() -> Self {
-        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        Self::of_machine(&meminfo).and(Self::of_groups("self"))
+    }
+
+    /// Swap counts, too: a state there is better than none.
+    fn of_machine(meminfo: &str) -> Self {
         let bytes = |field: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(field));
+            let line = meminfo.lines().find_map(|line| line.strip_prefix(field));
             let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-            kib.map_or(u64::MAX, |kib| kib << 10)
+            kib.map(|kib| kib << 10)
         };
-        let machine = Self {
-            limit_bytes: bytes("MemTotal:"),
-            free_bytes: bytes("MemAvailable:"),
+        let with_swap = |memory: &str, swap: &str| {
+            let memory_bytes = bytes(memory).unwrap_or(u64::MAX);
+            memory_bytes.saturating_add(bytes(swap).unwrap_or(0))
         };
-        machine.and(Self::of_groups("self"))
+        Self {
+            limit_bytes: with_swap("MemTotal:", "SwapTotal:"),
+            free_bytes: with_swap("MemAvailable:", "SwapFree:"),
+        }
     }
 
     /// What the control groups of a process allow, regardless of the machine; unlimited if they set no limit.
@@ -192,5 +200,26 @@ impl Room {
             _ if bytes > free_bytes => Err(StateError::MemoryFull),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_has_memory_and_swap() {
+        let check = |meminfo: &str, (limit_kib, free_kib): (u64, u64)| {
+            let expected = Room {
+                limit_bytes: limit_kib << 10,
+                free_bytes: free_kib << 10,
+            };
+            assert_eq!(Room::of_machine(meminfo), expected, "{meminfo}");
+        };
+        let memory = "MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable: 400 kB\n";
+        check(memory, (1000, 400));
+        let swap = "SwapCached: 7 kB\nSwapTotal: 200 kB\nSwapFree: 50 kB\n";
+        check(&format!("{memory}{swap}"), (1200, 450));
+        assert_eq!(Room::of_machine(""), Room::UNLIMITED);
     }
 }

@@ -75,11 +75,13 @@ impl TransferError {
 }
 
 /// Reads the changes into a sealed file in memory, and returns them, too: for the ledger, or for another attempt.
+/// `room` is for the file.
 ///
 /// # Errors
 /// The inner error is the reading's own; [`StateError::Cancelled`] if `cancel` was triggered.
 pub async fn pack(
     changes: Changes,
+    room: impl FnOnce() -> Room + Send + 'static,
     cancel: CancellationToken,
 ) -> Result<(Result<Bundle, StateError>, Changes), TransferError> {
     let quick = baton_chunks::is_quick(&changes.snapshot);
@@ -94,7 +96,7 @@ pub async fn pack(
         let room = match quick {
             // It is so small that looking for room would take longer.
             true => Room::UNLIMITED,
-            false => Room::of_this_process(),
+            false => room(),
         };
         let bundle = baton_chunks::pack(*kernel, snapshot, ledger, room, &cancelled);
         (bundle, changes)

@@ -4,7 +4,7 @@
 //! All other state goes through the broker in chunks. Results return by the same transport.
 
 use super::{link::BrokerAccess, session_state::SessionState};
-use baton_chunks::{Bundle, Ledger, StateError, memory::Room};
+use baton_chunks::{Bundle, Ledger, memory::Room};
 use baton_protocol::{HeldState, Manifest, State, shim::Snapshot};
 use baton_transport::{
     Changes, ChunkClient, HeldMemory, MemoryHolder, Received, TransferError, transfer,
@@ -97,9 +97,9 @@ async fn hold(
     changes: Changes,
     cancel: &CancellationToken,
 ) -> Result<Result<Sent, Changes>, TransferError> {
-    let (bundle, changes) = transfer::pack(changes, cancel.clone()).await?;
+    let (bundle, changes) = transfer::pack(changes, Room::of_this_process, cancel.clone()).await?;
     let bundle = match bundle {
-        Err(StateError::NoRoom { .. } | StateError::MemoryFull) => return Ok(Err(changes)),
+        Err(error) if error.is_lack_of_room() => return Ok(Err(changes)),
         bundle => bundle?,
     };
     let Changes { base, ledger, .. } = changes;

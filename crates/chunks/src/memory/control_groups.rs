@@ -1,10 +1,29 @@
-//! How much memory the control groups of a process allow: a container's limit is one of these, and the system does not
-//! count it when it reports what is available.
+//! How much memory the control groups of a process allow. A container's limit is one of these, and `/proc/meminfo`
+//! ignores it.
 //!
 //! In: the files of control groups, of both versions.
 
 use super::Room;
 use std::{fs, path::Path};
+
+/// How the files of one version of control groups are named.
+struct Names {
+    limit: &'static str,
+    usage: &'static str,
+    /// The lines of `memory.stat` that count cached files, in the group and all groups below it.
+    cached: [&'static str; 2],
+}
+
+const FIRST_VERSION: Names = Names {
+    limit: "memory.limit_in_bytes",
+    usage: "memory.usage_in_bytes",
+    cached: ["total_active_file", "total_inactive_file"],
+};
+const SECOND_VERSION: Names = Names {
+    limit: "memory.max",
+    usage: "memory.current",
+    cached: ["active_file", "inactive_file"],
+};
 
 /// What the control groups of a process allow. `process`: its id, or `self`.
 pub(super) fn room_of(process: &str) -> Room {
@@ -24,37 +43,37 @@ fn room_in(root: &Path, groups: &str) -> Room {
 
 /// What a group and its ancestors allow. In a container, the path may be the host's, so that only the root exists.
 fn room_of_group(root: &Path, controllers: &str, path: &Path) -> Room {
-    let (root, limit, usage) = match controllers {
-        "" => (root.to_owned(), "memory.max", "memory.current"),
-        some if some.split(',').any(|one| one == "memory") => (
-            root.join("memory"),
-            "memory.limit_in_bytes",
-            "memory.usage_in_bytes",
-        ),
+    let (root, names) = match controllers {
+        "" => (root.to_owned(), SECOND_VERSION),
+        some if some.split(',').any(|one| one == "memory") => (root.join("memory"), FIRST_VERSION),
         _ => return Room::UNLIMITED,
     };
     let rooms = path.ancestors().filter_map(|group| {
         let folder = root.join(group.strip_prefix("/").ok()?);
-        let read = |name| fs::read_to_string(folder.join(name)).ok();
-        left_of(&read(limit)?, &read(usage)?, &read("memory.stat")?)
+        left_in(&folder, &names)
     });
     rooms.fold(Room::UNLIMITED, Room::and)
 }
 
-/// What one group allows; `None` if it has no limit. Cached files that could be evicted do not count as used.
-fn left_of(limit: &str, usage: &str, stat: &str) -> Option<Room> {
-    let forgettable = stat.lines().find_map(|line| {
+/// What one group allows; `None` if it has no limit. Cached files do not count as used, because the system evicts them
+/// before the group lacks memory.
+fn left_in(folder: &Path, names: &Names) -> Option<Room> {
+    let read = |name| fs::read_to_string(folder.join(name)).ok();
+    let number = |name| read(name)?.trim().parse::<u64>().ok();
+    // Version 2 writes `max` if there is no limit. Then nothing else is read, because the system computes the
+    // statistics of all groups below this one whenever they are read.
+    let limit_bytes = number(names.limit)?;
+    let used_bytes = number(names.usage)?;
+    let stat = read("memory.stat")?;
+    let evictable = stat.lines().filter_map(|line| {
         let (name, bytes) = line.split_once(' ')?;
-        let is_meant = matches!(name, "inactive_file" | "total_inactive_file");
-        is_meant.then(|| bytes.parse::<u64>().ok())?
+        let is_evictable = names.cached.contains(&name);
+        is_evictable.then(|| bytes.parse::<u64>().ok())?
     });
-    let used: u64 = usage.trim().parse().ok()?;
-    let used = used.saturating_sub(forgettable.unwrap_or(0));
-    // Version 2 writes `max` if there is no limit.
-    let limit_bytes: u64 = limit.trim().parse().ok()?;
+    let used_bytes = used_bytes.saturating_sub(evictable.sum());
     Some(Room {
         limit_bytes,
-        free_bytes: limit_bytes.saturating_sub(used),
+        free_bytes: limit_bytes.saturating_sub(used_bytes),
     })
 }
 
@@ -70,12 +89,40 @@ mod tests {
         }
     }
 
+    fn check_left(names: &Names, files: &[(&str, &str)], expected: Option<Room>) {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        assert_eq!(left_in(folder.path(), names), expected, "{files:?}");
+    }
+
     #[test]
     fn a_group_leaves_what_it_does_not_use() {
-        let stat = "anon 5\ninactive_file 100\nactive_file 7\n";
-        assert_eq!(left_of("1000\n", "400\n", stat), Some(room(1000, 700)));
-        assert_eq!(left_of("1000\n", "1200\n", ""), Some(room(1000, 0)));
-        assert_eq!(left_of("max\n", "400\n", stat), None);
+        let check = |limit, usage, stat, expected| {
+            let files = [
+                ("memory.max", limit),
+                ("memory.current", usage),
+                ("memory.stat", stat),
+            ];
+            check_left(&SECOND_VERSION, &files, expected);
+        };
+        let stat = "anon 5\nfile 900\ninactive_file 100\nactive_file 70\n";
+        check("1000\n", "400\n", stat, Some(room(1000, 770)));
+        check("1000\n", "1200\n", "", Some(room(1000, 0)));
+        check("max\n", "400\n", stat, None);
+    }
+
+    #[test]
+    fn in_the_first_version_the_groups_below_count_too() {
+        let stat =
+            "inactive_file 1\nactive_file 2\ntotal_inactive_file 100\ntotal_active_file 70\n";
+        let files = [
+            ("memory.limit_in_bytes", "1000\n"),
+            ("memory.usage_in_bytes", "400\n"),
+            ("memory.stat", stat),
+        ];
+        check_left(&FIRST_VERSION, &files, Some(room(1000, 770)));
     }
 
     #[test]
