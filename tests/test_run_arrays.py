@@ -182,6 +182,18 @@ def test_two_runs_do_not_write_the_same_notebook(run: Runs, place: Place, tmp_pa
     assert run("train.ipynb", "-o", Path(told["jobs"][0]["notebook"]).name).returncode == 0
 
 
+def test_a_cancelled_job_leaves_its_notebook_to_another_run(run: Runs, place: Place, tmp_path: Path) -> None:
+    cell, sign = held(place, "cancelled-same")
+    write(tmp_path / "train.ipynb", cell)
+    told = detach(run, "train.ipynb", "-p", "seed=1..2", "--at-once", "1")
+    wait_for_log(run, told["group"], " runs ")
+    to_come = told["jobs"][1]
+    assert run(to_come["job"], command="cancel").returncode == 0
+    second = detach(run, "train.ipynb", "-o", Path(to_come["notebook"]).name)
+    sign.touch()
+    assert run("-f", second["job"], command="logs").returncode == 0
+
+
 def test_of_runs_that_begin_at_once_one_writes_their_notebook(run: Runs, place: Place, tmp_path: Path) -> None:
     cell, sign = held(place, "at-once")
     write(tmp_path / "train.ipynb", cell)

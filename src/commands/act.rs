@@ -198,7 +198,7 @@ async fn cancel_all(
 ) -> anyhow::Result<Vec<Job>> {
     // Do this first, so that no further job of the group is submitted after those that are cancelled below.
     let to_come = cancel_group(settings, end)?;
-    if to_come.is_none() && cancel_run(settings, end)? {
+    if to_come.is_none() && cancel_run(&settings.state_folder, end)? {
         errln!("The run that was started here ends");
         // The broker may not know the job yet, may be away, or has seen its end.
         return match find_if_any(api, end).await {

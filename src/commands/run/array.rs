@@ -288,6 +288,10 @@ async fn run_job(
     }
     let loaded = array.loaded.with(job);
     folder.write_notebook(loaded.document())?;
+    // As long as there was no notebook, a cancelled job let other runs write its output.
+    if folder.is_cancelled() {
+        return Ok(cancelled());
+    }
     let progress = Progress::new(&folder, &loaded, true)?;
     let run = Run {
         request: array.request,

@@ -129,8 +129,8 @@ fn jobs_to_come(folder: &GroupFolder) -> anyhow::Result<usize> {
     let jobs = folder.read()?.jobs.into_iter();
     let is_to_come = |job: &JobId| {
         let run = folder.job(*job);
-        let has_begun = run.notebook().exists() || run.is_cancelled();
-        run.read().is_ok_and(|record| record.ended.is_none()) && !has_begun
+        let has_ended = run.read().map_or(true, |record| record.ended.is_some());
+        !(has_ended || run.has_begun() || run.is_cancelled())
     };
     Ok(jobs.filter(is_to_come).count())
 }

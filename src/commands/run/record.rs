@@ -269,6 +269,16 @@ impl RunFolder {
         self.0.join(CANCELLED).exists()
     }
 
+    /// Whether it is a job of an array that was cancelled before it began.
+    pub(super) fn will_not_begin(&self) -> bool {
+        self.is_cancelled() && !self.has_begun()
+    }
+
+    /// Whether a job of an array has begun. From then on there is its notebook.
+    pub(super) fn has_begun(&self) -> bool {
+        self.notebook().exists()
+    }
+
     /// Completes when the run has been cancelled.
     pub(super) async fn cancelled(&self) {
         while !self.is_cancelled() {

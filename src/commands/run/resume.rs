@@ -163,15 +163,17 @@ pub(super) fn main(
     let request = request_of(&record, json, parse)?;
     let mut log = File::open(folder.log()).context("Failed to read the log of the run")?;
     log.seek(SeekFrom::End(0))?;
-    let resumed = request.job(record.job, record.group, &record.label)?;
-    drop(check_outputs(&settings.state_folder, &[resumed])?);
-    if record.kept.is_some() && ask(&folder, record.job)? {
-        if detaches {
-            let record = folder.read()?;
-            results::show_detached(record.job, record.output.as_deref(), json);
-            return Ok(ExitCode::SUCCESS);
+    if record.kept.is_some() {
+        let resumed = request.job(record.job, record.group, &record.label)?;
+        drop(check_outputs(&settings.state_folder, &[resumed])?);
+        if ask(&folder, record.job)? {
+            if detaches {
+                let record = folder.read()?;
+                results::show_detached(record.job, record.output.as_deref(), json);
+                return Ok(ExitCode::SUCCESS);
+            }
+            return follow(settings, &folder, log, json);
         }
-        return follow(settings, &folder, log, json);
     }
     errln!("The variables of this run are not kept: all of it runs again");
     let job = request.job(JobId::random(), None, &record.label)?;
