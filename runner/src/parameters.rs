@@ -273,8 +273,9 @@ impl Parameter {
     pub fn value_in_names(&self) -> String {
         const LONGEST: usize = 60;
         let text = match &self.value {
-            ParameterValue::Text(text) | ParameterValue::Number(text) => text.clone(),
-            value => value.json().to_string(),
+            ParameterValue::Text(text) => text.clone(),
+            ParameterValue::List(_) | ParameterValue::Dict(_) => self.value.json().to_string(),
+            value => value.python(),
         };
         let safe = |letter: char| match letter {
             letter if letter.is_alphanumeric() || "-+._,".contains(letter) => letter,
@@ -436,6 +437,10 @@ mod tests {
         for (text, name) in [
             ("x=0.1", "0.1"),
             ("x=../a b", ".._a_b"),
+            ("x=1e-3", "1e-3"),
+            ("x=True", "True"),
+            ("x=false", "False"),
+            ("x=None", "None"),
             ("x=[1, \"é\"]", "_1,_é__"),
         ] {
             assert_eq!(text.parse::<Parameter>().unwrap().value_in_names(), name);

@@ -118,13 +118,12 @@ impl Request {
         group: Option<GroupId>,
         label: &str,
     ) -> anyhow::Result<OneJob> {
-        let mut combinations = self.combinations.iter();
-        let combination = combinations.find(|combination| self::label(combination) == label);
-        let combination = combination.context("The command line does not create this job")?;
+        let combination = labelled(&self.combinations, label)
+            .context("The command line does not create this job")?;
         Ok(OneJob {
             id,
             group,
-            label: label.to_owned(),
+            label: self::label(combination),
             parameters: combination.parameters.clone(),
             output: self.is_notebook().then(|| self.output(combination)),
         })
@@ -200,6 +199,14 @@ fn label(combination: &Combination) -> String {
     parts(combination).join(" ")
 }
 
+/// The combination with this label, or the only one: an earlier version may have written its label differently.
+fn labelled<'a>(combinations: &'a [Combination], label: &str) -> Option<&'a Combination> {
+    match combinations {
+        [only] => Some(only),
+        all => all.iter().find(|one| self::label(one) == label),
+    }
+}
+
 /// The program, as far as it is read before it runs.
 pub(super) enum Loaded {
     /// The notebook without outputs.
@@ -249,6 +256,29 @@ impl Loaded {
         match self {
             Self::Notebook(document) => Some(document),
             Self::Script(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use baton_runner::Given;
+
+    fn found(each: &str, label: &str) -> Option<String> {
+        let combinations = combinations(&[Given::each(each).unwrap()]).unwrap();
+        labelled(&combinations, label).map(self::label)
+    }
+
+    #[test]
+    fn a_job_is_found_by_its_label() {
+        for (each, label, expected) in [
+            ("flag=True,False", "flag=False", Some("flag=False")),
+            ("flag=True,False", "flag=false", None),
+            ("flag=True", "flag=true", Some("flag=True")),
+        ] {
+            assert_eq!(found(each, label).as_deref(), expected, "{each} {label}");
         }
     }
 }
