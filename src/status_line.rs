@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** it takes one row, however narrow the terminal is, because only a single row can be replaced.
 
+use baton_humanize::one_line;
 use std::io::{self, IsTerminal as _, Write as _};
 use terminal_size::{Width, terminal_size_of};
 
@@ -47,14 +48,26 @@ impl Drop for StatusLine {
 
 /// As much of the text as fits into one row. The last column stays free, because some terminals wrap after it.
 fn row(text: &str, width: Option<usize>) -> String {
-    let text = text.replace('\n', " ");
+    let text = one_line(&text.replace('\n', " "));
     match width {
-        Some(width) if width > 1 && text.chars().count() >= width => {
-            let start: String = text.chars().take(width - 2).collect();
+        Some(width) if width > 1 && text.chars().map(most_columns).sum::<usize>() >= width => {
+            let mut left = width - 2;
+            let fits = |letter: &char| {
+                let rest = left.checked_sub(most_columns(*letter));
+                left = rest.unwrap_or_default();
+                rest.is_some()
+            };
+            let start: String = text.chars().take_while(fits).collect();
             format!("{start}…")
         }
         _ => text,
     }
+}
+
+/// The most columns that a terminal gives a character: those of East Asia and emoji may take two.
+fn most_columns(letter: char) -> usize {
+    const FIRST_WIDE: char = '\u{1100}';
+    if letter < FIRST_WIDE { 1 } else { 2 }
 }
 
 #[cfg(test)]
@@ -72,5 +85,21 @@ mod tests {
         ] {
             assert_eq!(row("cell 1\nof 2", width), row_of_text);
         }
+    }
+
+    #[test]
+    fn wide_characters_take_two_columns() {
+        for (width, row_of_text) in [(10, "日本 🎓 ü"), (9, "日本 🎓…"), (8, "日本 …"), (3, "…")]
+        {
+            assert_eq!(row("日本 🎓 ü", Some(width)), row_of_text);
+        }
+    }
+
+    #[test]
+    fn nothing_moves_the_cursor() {
+        assert_eq!(
+            row("a\tb\x1b[2Ac\r", None),
+            "a\u{fffd}b\u{fffd}[2Ac\u{fffd}"
+        );
     }
 }
