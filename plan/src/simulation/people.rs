@@ -40,7 +40,7 @@ pub(super) fn job(person: usize, owner: Arc<str>) -> Job {
             boost: 1.0,
             low_priority: false,
             waited_ms: 0,
-            // Nobody has two cells in the queue.
+            // Each person has at most one cell in the queue.
             since_run_ms: None,
         },
         held: false,
