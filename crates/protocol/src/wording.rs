@@ -1,7 +1,7 @@
 //! Words that depend on what a job runs, for messages to its owner.
 //!
-//! In: the kind of a job. Out: words and sentences. Every program writes its messages with these, so that no one reads
-//! of a cell who has none.
+//! In: the kind of a job. Out: words and sentences. Every program writes its messages with these, so that a person
+//! without cells never reads about one.
 //!
 //! **Invariant:** pure.
 
@@ -40,8 +40,8 @@ pub fn run_again(kind: JobKind) -> String {
 /// The same if the job had started, and may have acted on the outside world.
 #[must_use]
 pub fn check_and_run_again(kind: JobKind) -> String {
-    let noun = kind.noun();
-    format!("check what the {noun} wrote or sent, then run it again")
+    let (noun, again) = (kind.noun(), run_again(kind));
+    format!("check what the {noun} wrote or sent, then {again}")
 }
 
 /// A message about a job that changed no variables of its notebook. A run has no variables.
@@ -53,13 +53,13 @@ pub fn with_safety(what: &str, kind: JobKind) -> String {
     }
 }
 
-/// Like [`with_safety`], if the job's notebook has other cells that need no GPU service.
+/// Like [`with_safety`], if cells that need no GPU service are not affected.
 #[must_use]
 pub fn with_ordinary_cells(what: &str, kind: JobKind) -> String {
     let message = with_safety(what, kind);
-    match kind.is_program() {
-        true => message,
-        false => format!("{message}; ordinary cells work"),
+    match kind {
+        JobKind::Cell | JobKind::Background => format!("{message}; ordinary cells work"),
+        _ => message,
     }
 }
 
@@ -67,8 +67,8 @@ pub fn with_ordinary_cells(what: &str, kind: JobKind) -> String {
 #[must_use]
 pub fn queued_noun(kind: JobKind) -> &'static str {
     match kind {
-        JobKind::Notebook | JobKind::Script | JobKind::Map => "job",
-        JobKind::Cell | JobKind::Background | JobKind::Block | JobKind::Call => "cell",
+        JobKind::Cell | JobKind::Background => "cell",
+        _ => "job",
     }
 }
 
@@ -112,21 +112,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_has_no_cells_and_no_variables() {
-        for kind in [JobKind::Notebook, JobKind::Script] {
+    fn only_cells_are_told_about_cells_and_a_run_has_no_variables() {
+        let is_cell = |kind: &JobKind| matches!(kind, JobKind::Cell | JobKind::Background);
+        for kind in JobKind::ALL.into_iter().filter(|kind| !is_cell(kind)) {
             let sentences = [
+                option("timeout", kind),
                 option_with("timeout", "1h", kind),
                 run_again(kind),
                 check_and_run_again(kind),
+                with_safety("It failed", kind),
                 with_ordinary_cells("It failed", kind),
                 queued_noun(kind).to_owned(),
                 next_one(kind),
+                folder(kind).to_owned(),
                 read_elsewhere(kind),
             ];
             for sentence in sentences {
                 assert!(!sentence.contains("cell"), "{sentence}");
-                assert!(!sentence.contains("variables"), "{sentence}");
+                let is_run = matches!(kind, JobKind::Notebook | JobKind::Script);
+                assert!(!(is_run && sentence.contains("variables")), "{sentence}");
             }
         }
+        let check = check_and_run_again(JobKind::Script);
+        assert_eq!(
+            check,
+            "check what the run wrote or sent, then start the run again"
+        );
     }
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 
 _OTHERS = (
-    ("; ordinary cells work", ""),
     ("then restart the kernel", "then start the program again"),
     ("restart the kernel", "start the program again"),
     ("Baton's proxy, which connects this kernel", "Baton's helper process, which connects this program"),
