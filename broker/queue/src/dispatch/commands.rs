@@ -7,7 +7,7 @@ use super::{
     Batch, Dispatch, Job, NotDone, Now, Phase,
     allowances::{self, account_of, called},
     explain,
-    transitions::cancel,
+    transitions::{self, cancel},
 };
 use crate::{
     Account, Identity, StopReason,
@@ -130,17 +130,17 @@ fn stop(
     if job.phase() == Phase::Finished {
         return Err(NotDone::Over);
     }
-    let before = (job.is_cancel_wanted(), job.stopped().cloned());
-    if who.person() != Some(&job.account.owner) {
-        job.stop(StopReason::Staff {
-            person: who.person().map(str::to_owned),
-            reason: reason.clone(),
-        });
-    }
-    let is_repeated = before == (true, job.stopped().cloned());
+    let is_own = who.person() == Some(&job.account.owner);
     let course = job.account.course.clone();
-    cancel(dispatch, id, batch);
-    Ok((!is_repeated).then(|| Done {
+    let by_staff = || StopReason::Staff {
+        person: who.person().map(str::to_owned),
+        reason: reason.clone(),
+    };
+    let is_new = match is_own {
+        true => cancel(dispatch, id, batch),
+        false => transitions::stop(dispatch, id, by_staff(), batch),
+    };
+    Ok(is_new.then(|| Done {
         action: api::Action::Cancel,
         course,
         subject: id.to_string(),

@@ -6,13 +6,13 @@
 //! is all. Otherwise the notebook may return, and the results of its jobs are kept for some hours.
 
 use super::{
-    Batch, Dispatch, Observation, Phase, environments,
+    Batch, Dispatch, Job, Observation, Phase, environments,
     job::Unclaimed,
     lost_records, orphans,
     peers::Missed,
     transitions::{
         cancel, close, end_cancelled, end_unneeded_sessions, make_room_for_results_of,
-        remainder_lost, requeue, worker_lost,
+        remainder_lost, requeue, stop, worker_lost,
     },
 };
 use crate::{StopReason, record::Write};
@@ -125,7 +125,9 @@ pub(super) fn on_goodbye(dispatch: &mut Dispatch, id: NotebookId, batch: &mut Ba
     for job in remove_notebook(dispatch, id, batch) {
         match dispatch.jobs.get(job).map(|job| job.phase()) {
             Some(Phase::Finished) => close(dispatch, job, batch),
-            _ => cancel(dispatch, job, batch),
+            _ => {
+                cancel(dispatch, job, batch);
+            }
         }
     }
     end_unneeded_sessions(dispatch, id, batch);
@@ -136,7 +138,9 @@ pub(super) fn on_goodbye(dispatch: &mut Dispatch, id: NotebookId, batch: &mut Ba
 fn on_silence(dispatch: &mut Dispatch, id: NotebookId, batch: &mut Batch) {
     for job in remove_notebook(dispatch, id, batch) {
         await_return(dispatch, job, batch);
-        cancel(dispatch, job, batch);
+        let stopped = dispatch.jobs.get(job).and_then(Job::stopped);
+        let reason = stopped.cloned().unwrap_or(StopReason::NotebookAway {});
+        stop(dispatch, job, reason, batch);
     }
     end_unneeded_sessions(dispatch, id, batch);
 }
@@ -155,9 +159,6 @@ fn await_return(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
     let Some(job) = dispatch.jobs.get_mut(id) else {
         return;
     };
-    if job.phase() != Phase::Finished && job.stopped().is_none() {
-        job.stop(StopReason::NotebookAway {});
-    }
     let last_event = job.last_event();
     let unclaimed = job.unclaimed.get_or_insert(Unclaimed {
         until: batch.now.instant,

@@ -351,18 +351,16 @@ impl Job {
 
     // ---- what people do to it: one function for each, which changes the job and returns what to store
 
-    /// Its worker is to end it.
-    pub(super) fn want_cancel(&mut self) -> Write {
-        self.cancel_wanted = true;
-        Write::WantCancel {
+    /// Its worker is to end it. `reason`: why, if neither its notebook nor its owner asks for it.
+    /// Returns `None` if all of this is stored.
+    pub(super) fn want_cancel(&mut self, reason: Option<StopReason>) -> Option<Write> {
+        let was_wanted = std::mem::replace(&mut self.cancel_wanted, true);
+        let is_stored = was_wanted && (reason.is_none() || reason == self.stopped);
+        self.stopped = reason.or(self.stopped.take());
+        (!is_stored).then(|| Write::WantCancel {
             job: self.id,
             stopped: self.stopped.clone(),
-        }
-    }
-
-    /// Call it before the job is cancelled, which stores the reason.
-    pub(super) fn stop(&mut self, reason: StopReason) {
-        self.stopped = Some(reason);
+        })
     }
 
     /// Staff hold it back while it is queued.

@@ -79,7 +79,9 @@ pub(super) fn proxy_is_ahead(
     batch: &mut Batch,
 ) {
     let id = claim.job;
-    if let Some(job) = dispatch.jobs.get(id) {
+    let job = dispatch.jobs.get(id);
+    // A cell may ignore that it is cancelled, and its notebook repeat the claim at any pace.
+    if let Some(job) = job.filter(|job| job.abandoned.is_none()) {
         batch.log(Observation::NotebookIsAhead {
             job: id,
             person: one_line(&job.account.owner),

@@ -127,7 +127,7 @@ impl fmt::Display for Observation {
             } => write!(
                 formatter,
                 "A notebook of {person:?} says that it has event {claimed} of job {job}, of which {stored} are stored; \
-                 the job ends. If several people's notebooks do, the database lost its latest changes"
+                 the job ends. If the notebooks of several people do, the database may have lost its latest changes"
             ),
             Self::GoesOnWithoutKernel(job) => {
                 write!(formatter, "Job {job} goes on without its notebook kernel")

@@ -7,7 +7,7 @@ use super::{
     lost_records::{self, Claim},
     orphans::{self, EventsAfter},
     refusals,
-    transitions::{abandon, cancel, end_by_broker},
+    transitions::{abandon, cancel, end_by_broker, stop},
 };
 use crate::{Account, StopReason, Unwelcome, record::Write};
 use baton_humanize::one_line;
@@ -182,11 +182,11 @@ fn end_unwelcome(dispatch: &mut Dispatch, id: JobId, why: &Unwelcome, batch: &mu
             end_by_broker(dispatch, id, Outcome::Refused, Some(error), batch);
         }
         Phase::Started => {
-            job.stop(StopReason::Refused {
+            let reason = StopReason::Refused {
                 why: why.sentence(job.kind),
                 hint: why.hint(job.kind),
-            });
-            cancel(dispatch, id, batch);
+            };
+            stop(dispatch, id, reason, batch);
         }
     }
 }

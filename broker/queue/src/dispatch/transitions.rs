@@ -5,7 +5,7 @@ use super::{
     Action, Batch, Dispatch, Job, Now, Phase, Remainder, Subscription,
     job::{Abandoned, End},
 };
-use crate::record::Write;
+use crate::{StopReason, record::Write};
 use baton_protocol::{
     Finished, JobEvent, JobId, NotebookId, Outcome, RemoteError, Usage,
     proxy::ToProxy,
@@ -25,18 +25,41 @@ pub(super) fn requeue(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
     dispatch.plan_is_stale = true;
 }
 
-pub(super) fn cancel(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
+/// Its notebook or its owner asks for it, or no notebook waits for it. Returns whether it was not known yet.
+pub(super) fn cancel(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) -> bool {
+    end_early(dispatch, id, None, batch)
+}
+
+/// Cancels a job that its student may have interrupted already. Returns whether it was not known yet, or the reason
+/// was another one.
+pub(super) fn stop(
+    dispatch: &mut Dispatch,
+    id: JobId,
+    reason: StopReason,
+    batch: &mut Batch,
+) -> bool {
+    end_early(dispatch, id, Some(reason), batch)
+}
+
+fn end_early(
+    dispatch: &mut Dispatch,
+    id: JobId,
+    reason: Option<StopReason>,
+    batch: &mut Batch,
+) -> bool {
     let Some(job) = dispatch.jobs.get(id) else {
-        return;
+        return false;
     };
     let runner = dispatch.peers.runner(job);
     let (phase, is_known) = (job.phase(), job.is_cancel_wanted());
     if phase == Phase::Finished {
-        return;
+        return false;
     }
-    // Staff may stop a cell that its student has interrupted, so the reason is stored again.
-    if let Some(job) = dispatch.jobs.get_mut(id) {
-        batch.write(job.want_cancel());
+    let job = dispatch.jobs.get_mut(id);
+    let write = job.and_then(|job| job.want_cancel(reason));
+    let is_new = write.is_some();
+    if let Some(write) = write {
+        batch.write(write);
     }
     match (phase, runner) {
         // As far as the broker knows it has not started, so it can end here. If the worker
@@ -48,6 +71,7 @@ pub(super) fn cancel(dispatch: &mut Dispatch, id: JobId, batch: &mut Batch) {
         // The worker knows, or gets `Cancel` when it reconnects.
         _ => {}
     }
+    is_new
 }
 
 /// Ends a cancelled job that has not started.
@@ -64,7 +88,9 @@ pub(super) fn abandon(dispatch: &mut Dispatch, id: JobId, how: Abandoned, batch:
     job.abandoned = Some(how);
     match job.phase() {
         Phase::Finished => close(dispatch, id, batch),
-        _ => cancel(dispatch, id, batch),
+        _ => {
+            cancel(dispatch, id, batch);
+        }
     }
 }
 

@@ -129,7 +129,7 @@ fn a_job_that_its_notebook_let_go_reaches_its_worker_no_more() {
     assert_eq!(frames, 1, "only `Salvage`");
 }
 
-/// What is logged if a notebook claims to know a later event of its job.
+/// What is logged if a notebook claims again and again to know a later event of its job.
 fn check_ahead(world: &mut World, says_to_worker: &ToWorker) {
     let job = job_id(0, 0);
     let after = 1_000_000_000;
@@ -155,6 +155,9 @@ fn check_ahead(world: &mut World, says_to_worker: &ToWorker) {
     let refused =
         |action: &Action| matches!(action, Action::ToProxy(_, ToProxy::UnknownJob { .. }));
     assert!(actions.iter().any(refused));
+    // The cell may ignore that it is interrupted.
+    let again = says(world, FromProxy::Resume { job, after });
+    assert!(again.iter().all(refused), "{again:?}");
 }
 
 #[test]
@@ -213,7 +216,7 @@ fn no_text_of_a_cell_reaches_a_terminal_as_an_escape_sequence() {
 }
 
 #[test]
-fn who_stops_a_cell_again_and_again_adds_nothing_to_the_audit_log() {
+fn stopping_a_cell_again_adds_nothing_to_the_audit_log() {
     let mut world = World::after([
         Step::WorkerConnects(0),
         Step::ProxyConnects(0),
