@@ -118,17 +118,11 @@ fn running_in(dispatch: &Dispatch, pool: &PoolState) -> u32 {
 /// The jobs that would not start in time without more workers, and the pools that could help.
 fn waits_for_pools(dispatch: &Dispatch, now: Now) -> Vec<Waiting> {
     let jobs = dispatch.jobs.in_order(would_run);
-    let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
     let waiting = jobs.into_iter().map(|job| {
-        let starts_ms = dispatch
-            .estimates
-            .of(job.id)
-            .map(|estimate| estimate.starts.middle);
-        let is_late = |pool: &PoolState| {
-            starts_ms.is_none_or(|at| at > now_ms.saturating_add(pool.target_wait_ms))
-        };
         let able = dispatch.pools.iter().enumerate();
-        let able = able.filter(|(_, pool)| fits(dispatch, job, pool) && is_late(pool));
+        let able = able.filter(|(_, pool)| {
+            fits(dispatch, job, pool) && would_be_late(dispatch, job, pool, now)
+        });
         Waiting {
             work_ms: estimate::takes(&dispatch.history, job)
                 .map_or(UNKNOWN_RUN_MS, |takes| takes.middle()),
@@ -136,6 +130,19 @@ fn waits_for_pools(dispatch: &Dispatch, now: Now) -> Vec<Waiting> {
         }
     });
     waiting.filter(|job| !job.pools.is_empty()).collect()
+}
+
+/// Whether the present workers are not expected to start the job in the time after which the pool starts one.
+fn would_be_late(dispatch: &Dispatch, job: &Job, pool: &PoolState, now: Now) -> bool {
+    let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
+    expected_start_ms(dispatch, job)
+        .is_none_or(|at| at > now_ms.saturating_add(pool.target_wait_ms))
+}
+
+/// When the job is expected to start, in milliseconds since 1970; `None` if nothing is known about that.
+fn expected_start_ms(dispatch: &Dispatch, job: &Job) -> Option<u64> {
+    let estimate = dispatch.estimates.of(job.id)?;
+    Some(estimate.starts.middle)
 }
 
 fn fits(dispatch: &Dispatch, job: &Job, pool: &PoolState) -> bool {
@@ -192,13 +199,13 @@ pub(super) fn unmet_by_pools(dispatch: &Dispatch, job: &Job) -> Option<Requireme
     needs.find(|need| dispatch.pools.iter().all(|pool| !pool.will_meet(need)))
 }
 
-/// The reason shown for a job that no present worker can take, if a suitable worker is starting, or a pool without
+/// The reason shown for a job that no free worker can take, if a suitable worker is starting, or a pool without
 /// workers is about to start one.
 pub(super) fn machine_starts(dispatch: &Dispatch, job: &Job, now: Now) -> Option<WaitingReason> {
     let pool = dispatch
         .pools
         .iter()
-        .find(|pool| starts_for(dispatch, job, pool))?;
+        .find(|pool| starts_for(dispatch, job, pool, now))?;
     Some(starting(pool, now))
 }
 
@@ -210,19 +217,19 @@ pub(super) fn machine_starts_sooner(
     position: u32,
     now: Now,
 ) -> Option<WaitingReason> {
-    let estimate = dispatch.estimates.of(job.id);
-    let starts_ms = estimate.map(|estimate| estimate.starts.middle);
+    let starts_ms = expected_start_ms(dispatch, job);
     let mut pools = dispatch.pools.iter();
     let pool = pools.find(|pool| {
-        starts_for(dispatch, job, pool)
+        starts_for(dispatch, job, pool, now)
             && position <= pool.pending.saturating_mul(pool.slots)
             && comes_before(pool, starts_ms, now)
     })?;
     Some(starting(pool, now))
 }
 
-fn starts_for(dispatch: &Dispatch, job: &Job, pool: &PoolState) -> bool {
-    let starts_one = pool.can_start && pool.workers.is_empty();
+fn starts_for(dispatch: &Dispatch, job: &Job, pool: &PoolState, now: Now) -> bool {
+    let starts_one =
+        pool.can_start && pool.workers.is_empty() && would_be_late(dispatch, job, pool, now);
     (pool.pending > 0 || starts_one) && fits(dispatch, job, pool)
 }
 

@@ -7,6 +7,7 @@ mod flood;
 mod hostile;
 mod locks;
 mod long_queue;
+mod pools;
 
 use super::{
     job::{Job, remainder_after},
