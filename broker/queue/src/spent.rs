@@ -30,7 +30,7 @@ impl Spent {
 
     pub fn charge(&mut self, run_ms: u64, now_ms: i64, half_life_ms: i64, period_start_ms: i64) {
         self.faded_ms = self.faded_ms(now_ms, half_life_ms) + run_ms as f64;
-        self.at_ms = now_ms.max(self.at_ms);
+        self.at_ms = now_ms;
         self.period_ms = self.in_period_ms(period_start_ms).saturating_add(run_ms);
         self.period_start_ms = period_start_ms;
     }
@@ -50,6 +50,14 @@ mod tests {
         assert_eq!(spent.faded_ms(12 * HOUR, 12 * HOUR), 4000.0);
         assert_eq!(spent.faded_ms(36 * HOUR, 12 * HOUR), 1000.0);
         assert_eq!(spent.faded_ms(-5, 12 * HOUR), 8000.0);
+    }
+
+    #[test]
+    fn a_clock_that_was_ahead_is_forgotten_with_the_next_run() {
+        let mut spent = Spent::default();
+        spent.charge(8000, 24 * HOUR, 12 * HOUR, 0);
+        spent.charge(1000, 0, 12 * HOUR, 0);
+        assert_eq!((spent.at_ms, spent.faded_ms), (0, 9000.0));
     }
 
     #[test]

@@ -119,7 +119,6 @@ impl Accounts {
     pub(super) fn precedence(&self, account: &Account, now: Now) -> Precedence {
         let course = self.courses.of(&account.course);
         let spent = self.spent.get(account);
-        let since_ms = |spent: &Spent| now.unix_ms.saturating_sub(spent.at_ms).max(0);
         Precedence {
             used_ms: spent.map_or(0.0, |spent| {
                 spent.faded_ms(now.unix_ms, self.courses.half_life_ms)
@@ -128,7 +127,8 @@ impl Accounts {
             boost: course.boost(now.unix_ms),
             low_priority: false,
             waited_ms: 0,
-            since_run_ms: spent.map(|spent| since_ms(spent).unsigned_abs()),
+            // Unknown if the clock has been set back since.
+            since_run_ms: spent.and_then(|spent| u64::try_from(now.unix_ms - spent.at_ms).ok()),
         }
     }
 
