@@ -28,6 +28,7 @@ pub use dispatch::{
     JobView, NotDone, Now, Observation, Overview, Severity, Waiting, WorkerView,
 };
 pub use identity::{Identity, Role};
+pub use questions::MOST_OPEN_QUESTIONS;
 pub use record::{AuditEntry, Loaded, MemoryCurve, OpenJob, Phase, Remainder, Write};
 pub use requirements::of_cell;
 pub use spent::Spent;

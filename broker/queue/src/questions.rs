@@ -11,8 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A proxy remembers no more questions of a job.
-const MOST_OPEN: usize = 64;
+/// More than a job has: its worker asks about at most 32 files at once, and besides one question of each other kind.
+pub const MOST_OPEN_QUESTIONS: usize = 64;
 /// A proxy pauses twice as long between two signs, so this only concerns proxies that are not ours.
 const BETWEEN_SIGNS: Duration = Duration::from_secs(5);
 
@@ -24,7 +24,7 @@ impl Questions {
     /// If there are too many, the oldest is forgotten.
     pub(crate) fn open(&mut self, question: u64) {
         self.0.entry(question).or_default();
-        if self.0.len() > MOST_OPEN {
+        if self.0.len() > MOST_OPEN_QUESTIONS {
             self.0.pop_first();
         }
     }
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn a_question_is_answered_once_and_few_are_remembered() {
         let mut questions = Questions::default();
-        (1..=MOST_OPEN as u64 + 1).for_each(|question| questions.open(question));
+        (1..=MOST_OPEN_QUESTIONS as u64 + 1).for_each(|question| questions.open(question));
         assert!(!questions.close(1), "the oldest was forgotten");
         assert!(questions.close(2));
         assert!(!questions.close(2));

@@ -54,7 +54,8 @@ pub enum Write {
         acknowledged: Option<u64>,
         events: Vec<NumberedEvent>,
     },
-    /// Deletes the outputs and questions up to this number, because an open job has too many. A later one exists.
+    /// Deletes outputs and questions up to this number, because an open job has too many. At least one later output or
+    /// question stays.
     DropOutputs {
         job: JobId,
         through: u64,

@@ -6,6 +6,7 @@ use super::{
     row::Row,
     statement::{Statement, sql},
 };
+use baton_broker_queue::MOST_OPEN_QUESTIONS;
 use baton_protocol::{Finished, JobEvent, JobId, NumberedEvent, Output, decode, encode};
 use futures_util::TryStreamExt;
 use std::collections::HashMap;
@@ -25,7 +26,14 @@ const KEPT_EVENTS: i64 = 16;
 const KEPT_OUTPUT_BYTES: i64 = 16 << 10;
 
 /// What counts towards the limit of a job's output: a cell can send any number of outputs and questions.
-const LIMITED: &str = "kind IN ('output', 'state_wanted', 'bytes_wanted', 'input_wanted', 'files_wanted', 'names_wanted')";
+const LIMITED: [&str; 6] = [
+    "output",
+    "state_wanted",
+    "bytes_wanted",
+    "input_wanted",
+    "files_wanted",
+    "names_wanted",
+];
 
 pub(super) const FINISHED: &str = "finished";
 /// Finished; deferred state follows.
@@ -90,7 +98,8 @@ impl Events<'_> {
     pub async fn output_bytes(self) -> Result<HashMap<JobId, u64>, StoreError> {
         let sums = sql(format!(
             "SELECT jobs.job AS job, CAST(SUM(LENGTH(body)) AS BIGINT) AS bytes
-             FROM jobs JOIN events ON events.job = jobs.job WHERE closed = 0 AND {LIMITED} GROUP BY jobs.job",
+             FROM jobs JOIN events ON events.job = jobs.job WHERE closed = 0 AND {} GROUP BY jobs.job",
+            is_limited_row()
         ));
         let sum = |row: &Row| Ok((JobId(id(row, "job")?), count(row.get("bytes")?)?));
         self.0.list(sums, sum).await
@@ -129,7 +138,11 @@ impl Events<'_> {
 /// Whether the event counts towards the limit of its job's output.
 #[must_use]
 pub fn is_limited(event: &JobEvent) -> bool {
-    matches!(event, JobEvent::Output(_)) || event.question().is_some()
+    LIMITED.contains(&event_kind(event))
+}
+
+fn is_limited_row() -> String {
+    format!("kind IN ('{}')", LIMITED.join("', '"))
 }
 
 /// Stands for an output or a question that was deleted. The last one before the event `next` says so; the others
@@ -177,14 +190,19 @@ fn insert_at_once(job: JobId, events: &[NumberedEvent]) -> Statement {
     insert
 }
 
-/// The last question of each kind stays: a notebook that was not connected may still have to answer it.
+/// Questions stay that may be open, because a notebook that has not read them may still have to answer them: the last
+/// one of each kind, and as many about files as can be open at once.
+    let is_limited = is_limited_row();
 pub(super) fn drop_outputs(job: JobId, through: u64) -> Statement {
     sql(format!(
-        "DELETE FROM events WHERE job = ? AND number <= ? AND {LIMITED} AND number NOT IN
-         (SELECT MAX(number) FROM events WHERE job = ? AND {LIMITED} AND kind <> 'output' GROUP BY kind)"
+        "DELETE FROM events WHERE job = ? AND number <= ? AND {is_limited} AND number NOT IN
+         (SELECT MAX(number) FROM events WHERE job = ? AND {is_limited} AND kind <> 'output' GROUP BY kind)
+         AND number NOT IN
+         (SELECT number FROM events WHERE job = ? AND kind = 'files_wanted' ORDER BY number DESC LIMIT {MOST_OPEN_QUESTIONS})"
     ))
     .bind(job.0)
     .bind(number(through))
+    .bind(job.0)
     .bind(job.0)
 }
 

@@ -9,7 +9,7 @@ use crate::{
     limits::dialled_as,
 };
 use baton_protocol::{
-    FencingNumber, Finished, JobEvent, JobId, Manifest, NotebookId, Outcome, Piece, State,
+    FencingNumber, Finished, JobEvent, JobId, Manifest, NotebookId, Outcome, Payload, Piece, State,
     Submission,
     proxy::{FromProxy, ToProxy},
 };
@@ -343,6 +343,33 @@ async fn begin_upload(dial: &Dial) -> TcpStream {
     let mut part = chunk.repeat(4);
     part.truncate(part.len() - 100);
     // The broker may refuse it before everything is sent.
+#[tokio::test]
+async fn questions_about_files_that_a_slow_notebook_has_not_read_outlive_the_output_after_them() {
+    let Printing {
+        broker: _broker,
+        mut worker,
+        mut mallory,
+        job,
+        fencing,
+    } = printing(1 << 20).await;
+    let files = |question| JobEvent::FilesWanted {
+        question,
+        wanted: Payload(vec![Piece::Inline("a file".into())]),
+    };
+    let questions: Vec<JobEvent> = (1..=32).map(files).collect();
+    worker.report(job, fencing, 2, questions.clone()).await;
+    for number in 34..=60 {
+        let line = output(&"x".repeat(100_000));
+        worker.report(job, fencing, number, vec![line]).await;
+    }
+    let end = vec![finished(Outcome::Ok)];
+    worker.report(job, fencing, 61, end).await;
+    mallory.send(FromProxy::Resume { job, after: 0 }).await;
+    let mut read = mallory.events_after(job, 0).await;
+    read.retain(|event| event.question().is_some());
+    assert_eq!(read, questions);
+}
+
     drop(stream.write_all(&part).await);
     stream
 }
