@@ -8,7 +8,7 @@ use super::{
 };
 use baton_broker_queue::MOST_OPEN_QUESTIONS;
 use baton_protocol::{Finished, JobEvent, JobId, NumberedEvent, Output, decode, encode};
-use futures_util::TryStreamExt;
+use futures_util::{StreamExt, TryStreamExt, stream::BoxStream};
 use std::collections::HashMap;
 
 /// A page of events holds at most this many, and not much more than [`PAGE_BYTES`].
@@ -16,9 +16,7 @@ const PAGE_EVENTS: u32 = 256;
 const PAGE_BYTES: usize = 1 << 20;
 /// Rows in one `INSERT`, which has four values for each. Databases limit the values of a statement.
 const INSERTED_EVENTS: usize = 256;
-/// The last outputs of a job are read until they have `LAST_BYTES` bytes. One above `MOST_OUTPUT_BYTES` is not read.
-const LAST_OUTPUTS: u32 = 200;
-const LAST_BYTES: u64 = 64 << 10;
+/// An output above this is not read for a page.
 const MOST_OUTPUT_BYTES: i64 = 1 << 20;
 /// When a job is forgotten, outputs among its last `KEPT_EVENTS` events are kept, if they have at
 /// most `KEPT_OUTPUT_BYTES` bytes.
@@ -47,19 +45,32 @@ pub(super) const DEFERRED_STATE: &str = "deferred_state";
 
 /// An output for the page of its job.
 #[derive(Debug)]
-pub enum LastOutput {
-    Read(Output),
-    /// It is longer than a page reads.
-    TooLong {
-        bytes: u64,
-    },
+pub struct LastOutput {
+    pub bytes: u64,
+    /// `None` if it is longer than a page reads.
+    pub content: Option<Output>,
+}
+
+impl LastOutput {
+    fn of(row: &Row) -> Result<Self, StoreError> {
+        let body: Option<Vec<u8>> = row.get("body")?;
+        let output = |event| match event {
+            JobEvent::Output(output) => Ok(output),
+            _ => Err(StoreError::Damaged { what: "an output" }),
+        };
+        let content = body.map(|body| output(decode(&body)?)).transpose()?;
+        Ok(Self {
+            bytes: count(row.get("bytes")?)?,
+            content,
+        })
+    }
 }
 
 /// A handle of the store for events.
 #[derive(Clone, Copy)]
 pub struct Events<'store>(pub(super) &'store Store);
 
-impl Events<'_> {
+impl<'store> Events<'store> {
     /// The next events after this number, in order; empty if there are none.
     pub async fn after(self, job: JobId, after: u64) -> Result<Vec<NumberedEvent>, StoreError> {
         let query = sql(
@@ -105,33 +116,21 @@ impl Events<'_> {
         self.0.list(sums, sum).await
     }
 
-    /// The last stored outputs of a job, in order: as much as its page shows.
-    pub async fn last_outputs(self, job: JobId) -> Result<Vec<LastOutput>, StoreError> {
+    /// The last stored outputs of a job, beginning with the last one. Each is read when it is asked for.
+    pub fn last_outputs(
+        self,
+        job: JobId,
+        most: u32,
+    ) -> BoxStream<'store, Result<LastOutput, StoreError>> {
         let query = sql(
             "SELECT CAST(LENGTH(body) AS BIGINT) AS bytes, CASE WHEN LENGTH(body) <= ? THEN body END AS body
              FROM events WHERE job = ? AND kind = 'output' ORDER BY number DESC LIMIT ?",
         )
         .bind(MOST_OUTPUT_BYTES)
         .bind(job.0)
-        .bind(LAST_OUTPUTS);
-        let mut rows = self.0.rows(Readers::Pages, query);
-        let (mut outputs, mut read_bytes) = (Vec::new(), 0);
-        while read_bytes < LAST_BYTES {
-            let Some(row) = rows.try_next().await? else {
-                break;
-            };
-            let bytes = count(row.get("bytes")?)?;
-            let Some(body) = row.get::<Option<Vec<u8>>>("body")? else {
-                outputs.push(LastOutput::TooLong { bytes });
-                continue;
-            };
-            read_bytes += bytes;
-            if let JobEvent::Output(output) = decode(&body)? {
-                outputs.push(LastOutput::Read(output));
-            }
-        }
-        outputs.reverse();
-        Ok(outputs)
+        .bind(most);
+        let rows = self.0.rows(Readers::Pages, query);
+        rows.map(|row| LastOutput::of(&row?)).boxed()
     }
 }
 
@@ -192,8 +191,8 @@ fn insert_at_once(job: JobId, events: &[NumberedEvent]) -> Statement {
 
 /// Questions stay that may be open, because a notebook that has not read them may still have to answer them: the last
 /// one of each kind, and as many about files as can be open at once.
-    let is_limited = is_limited_row();
 pub(super) fn drop_outputs(job: JobId, through: u64) -> Statement {
+    let is_limited = is_limited_row();
     sql(format!(
         "DELETE FROM events WHERE job = ? AND number <= ? AND {is_limited} AND number NOT IN
          (SELECT MAX(number) FROM events WHERE job = ? AND {is_limited} AND kind <> 'output' GROUP BY kind)

@@ -333,7 +333,14 @@ impl Story {
         for after in [0, 256, 512] {
             note(&mut seen, store.events().after(first, after).await);
         }
-        note(&mut seen, store.events().last_outputs(first).await);
+        note(
+            &mut seen,
+            store
+                .events()
+                .last_outputs(first, 9)
+                .try_collect::<Vec<_>>()
+                .await,
+        );
         note(&mut seen, store.jobs().detail(everybody, first).await);
         note(&mut seen, store.jobs().finished(everybody, 9).await);
         note(&mut seen, store.jobs().newest_ms(0).await);

@@ -266,9 +266,41 @@ async fn the_page_of_a_job_reads_only_the_end_of_its_output() {
     let (status, page) = Browser::of(&broker, "ada-token").await.get(&page).await;
     assert_eq!(status, 200);
     assert!(page.contains("[baton] An output of 2 MiB is not shown here\nthe last line\n"));
+    assert!(page.contains("<pre tabindex=\"0\">[baton] Earlier output is not shown here\n"));
     assert!(page.contains("xxxx"));
     assert!(!page.contains("the first line"));
     assert!(!page.contains("yyyy"));
+}
+
+#[tokio::test]
+async fn the_page_of_a_job_shows_the_lines_before_a_figure() {
+    let broker = class().await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = crate::api::proxy(&broker, "ada").await;
+    let job = proxy.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    let figure = |kib: usize| {
+        let image = "i".repeat(kib << 10);
+        let data = format!("{{\"text/plain\": \"a figure\", \"image/png\": \"{image}\"}}");
+        output(&format!("{{\"data\": {data}}}"))
+    };
+    let line = |line: &str| output(&format!("{{\"text\": \"{line}\\n\"}}"));
+    let printed = vec![started(), line("the first line"), figure(500)];
+    worker.report(job, fencing, 1, printed).await;
+    let page = format!("/job?id={job}");
+    let shows = async |text: &str| {
+        let (status, page) = Browser::of(&broker, "ada-token").await.get(&page).await;
+        assert_eq!(status, 200);
+        let expected = format!("<pre tabindex=\"0\">{text}</pre>");
+        assert!(page.contains(&expected), "{page}");
+    };
+    shows("the first line\na figure\n").await;
+
+    // Larger figures have the bytes that a page reads.
+    let printed = vec![figure(900), figure(900), line("the last line"), figure(900)];
+    worker.report(job, fencing, 4, printed).await;
+    let end = "a figure\na figure\nthe last line\na figure\n";
+    shows(&format!("[baton] Earlier output is not shown here\n{end}")).await;
 }
 
 #[tokio::test]

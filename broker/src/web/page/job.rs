@@ -18,7 +18,6 @@ use baton_broker_queue::{Account, JobView, Phase};
 use baton_broker_store::{JobDetail, JobRow};
 use baton_protocol::{JobId, Outcome, RemoteError};
 use maud::{Markup, html};
-use tokio::task::spawn_blocking;
 
 /// The present state of a job. Output, code and error are included only for people who may read them.
 pub(super) struct JobFacts {
@@ -47,11 +46,7 @@ pub(super) async fn look(
     let own = caller.is_owner(&account.owner);
     let may_read = own || staff_may_read(shared, caller, account).await?;
     let output = match may_read {
-        true => {
-            let outputs = shared.store.events().last_outputs(job).await?;
-            let text = spawn_blocking(move || output::text(&outputs)).await;
-            Some(text.map_err(|_| ApiError::Ending)?)
-        }
+        true => Some(output::text(&shared.store, job).await?),
         false => None,
     };
     let code = match own {

@@ -2,13 +2,21 @@
 //!
 //! **Invariant:** only this module of the broker looks into outputs.
 
+use crate::web::ApiError;
 use anstream::adapter::strip_str;
-use baton_broker_store::LastOutput;
-use baton_protocol::Output;
+use baton_broker_store::{LastOutput, Store};
+use baton_protocol::{JobId, Output};
+use futures_util::TryStreamExt;
+use tokio::task::spawn_blocking;
 
 /// In bytes: of the text that a page shows, and of the text that is searched for it.
 const LONGEST: usize = 32 << 10;
 const SEARCHED: usize = 2 * LONGEST;
+/// The most outputs that are searched for this text, and about how many bytes of them are read. A figure has many bytes
+/// and little text.
+const MOST_OUTPUTS: u32 = 200;
+const MOST_READ_BYTES: u64 = 2 << 20;
+const EARLIER: &str = "[baton] Earlier output is not shown here\n";
 
 #[derive(serde::Deserialize)]
 struct Content {
@@ -24,28 +32,68 @@ struct Data {
     plain: Option<String>,
 }
 
-/// The end of the output, without colours and links.
-pub(super) fn text(outputs: &[LastOutput]) -> String {
-    let mut pieces = Vec::new();
-    let mut bytes = 0;
-    for output in outputs.iter().rev() {
-        if bytes >= SEARCHED {
+/// The end of the job's output, without colours and links.
+pub(super) async fn text(store: &Store, job: JobId) -> Result<String, ApiError> {
+    let mut outputs = store.events().last_outputs(job, MOST_OUTPUTS + 1);
+    let mut pieces = Pieces::default();
+    while let Some(output) = outputs.try_next().await? {
+        if pieces.suffice() {
+            pieces.lack_earlier = true;
             break;
         }
-        let piece = match output {
-            LastOutput::Read(output) => plain(output),
-            LastOutput::TooLong { bytes } => format!(
+        let added = spawn_blocking(move || pieces.with(&output)).await;
+        pieces = added.map_err(|_| ApiError::Ending)?;
+    }
+    let text = spawn_blocking(move || pieces.text()).await;
+    text.map_err(|_| ApiError::Ending)
+}
+
+/// The texts of the last outputs.
+#[derive(Default)]
+struct Pieces {
+    /// The last one first.
+    texts: Vec<String>,
+    text_bytes: usize,
+    read_bytes: u64,
+    /// There is earlier output.
+    lack_earlier: bool,
+}
+
+impl Pieces {
+    fn suffice(&self) -> bool {
+        self.text_bytes >= SEARCHED
+            || self.read_bytes >= MOST_READ_BYTES
+            || self.texts.len() >= MOST_OUTPUTS as usize
+    }
+
+    /// Adds the output before the others.
+    fn with(mut self, output: &LastOutput) -> Self {
+        let text = match &output.content {
+            Some(content) => {
+                self.read_bytes += output.bytes;
+                plain(content)
+            }
+            None => format!(
                 "[baton] An output of {} is not shown here\n",
-                baton_humanize::bytes(*bytes)
+                baton_humanize::bytes(output.bytes)
             ),
         };
-        bytes += piece.len();
-        pieces.push(piece);
+        self.text_bytes += text.len();
+        self.texts.push(text);
+        self
     }
-    pieces.reverse();
-    let text = pieces.concat();
-    let text = overwritten(&without_escapes(end(&text, SEARCHED)));
-    end(&text, LONGEST).to_owned()
+
+    fn text(mut self) -> String {
+        self.texts.reverse();
+        let whole = self.texts.concat();
+        let text = overwritten(&without_escapes(end(&whole, SEARCHED)));
+        let shown = end(&text, LONGEST);
+        let is_cut = self.lack_earlier || whole.len() > SEARCHED || shown.len() < text.len();
+        match is_cut {
+            true => format!("{EARLIER}{shown}"),
+            false => shown.to_owned(),
+        }
+    }
 }
 
 fn plain(output: &Output) -> String {
@@ -84,16 +132,26 @@ mod tests {
 
     #[test]
     fn what_a_terminal_would_show() {
-        let output = |content: &str| {
-            let content = Bytes::copy_from_slice(content.as_bytes());
-            LastOutput::Read(Output::new("", content))
+        let output = |content: &str| LastOutput {
+            bytes: content.len() as u64,
+            content: Some(Output::new("", Bytes::copy_from_slice(content.as_bytes()))),
+        };
+        let text = |outputs: &[LastOutput]| {
+            let mut outputs = outputs.iter().rev();
+            outputs
+                .by_ref()
+                .fold(Pieces::default(), Pieces::with)
+                .text()
         };
         let outputs = [
             output(r#"{"name": "stdout", "text": "one\n10%\r20%\n"}"#),
             output(r#"{"data": {"text/plain": "array([1])", "image/png": "x"}}"#),
             output(r#"{"ename": "E", "evalue": "", "traceback": ["\u001b[31mE\u001b[0m: no"]}"#),
             output("no JSON"),
-            LastOutput::TooLong { bytes: 3 << 20 },
+            LastOutput {
+                bytes: 3 << 20,
+                content: None,
+            },
         ];
         let shown = "one\n20%\narray([1])\nE: no[baton] An output of 3 MiB is not shown here\n";
         assert_eq!(text(&outputs), shown);
@@ -101,6 +159,7 @@ mod tests {
             output(r#"{"text": "\u001b]8;;https://a.b\u001b\\here\u001b]8;;\u0007 \u001b7end"}"#);
         assert_eq!(text(&[link]), "here end");
         let long = output(&format!("{{\"text\": \"{}é\"}}", "é".repeat(LONGEST)));
-        assert!(text(&[long]).len() <= LONGEST);
+        let shown = text(&[long]);
+        assert!(shown.starts_with(EARLIER) && shown.len() <= EARLIER.len() + LONGEST);
     }
 }
