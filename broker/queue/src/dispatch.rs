@@ -88,7 +88,7 @@ pub enum Ending {
     /// This broker closed it, because the peer was silent for too long or sent something that it should not, or
     /// because the broker ends. The peer may not know yet.
     BrokerClosed,
-    /// This broker closed it, because its person is no longer one of its people. The peer cannot reconnect.
+    /// This broker closed it, because its person was removed from the people file. The peer cannot reconnect.
     PersonRemoved,
 }
 

@@ -49,7 +49,8 @@ const AUTOMATICALLY_FOLDED_PAGES: i64 = 1 << 16;
 /// More than the statements of normal operation. Inserts of many events have any length.
 const PREPARED_STATEMENTS: usize = 128;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many rows are read ahead of the caller, and from which size on a row waits for the caller to take all of them.
+/// How many rows are read ahead of the caller. A row of at least `LARGE_ROW_BYTES` is sent only when the caller has
+/// taken all rows before it.
 const ROWS_AHEAD: usize = 64;
 const LARGE_ROW_BYTES: usize = 64 << 10;
 

@@ -319,8 +319,6 @@ async fn a_connection_that_means_harm_is_closed_or_told_and_nothing_else_happens
     running.ends().await;
 }
 
-/// A notebook sends answers without end, and the shared worker does not read meanwhile. The
-/// notebook is disconnected, and the worker continues.
 /// Opens connections like a notebook, each with a burst of goodbyes.
 #[tokio::test]
 async fn a_flood_of_goodbyes_disconnects_no_worker() {

@@ -149,6 +149,18 @@ pub(crate) async fn send_frame(stream: &mut TcpStream, message: &[u8]) -> std::i
     stream.write_all(message).await
 }
 
+/// Receives a short binary message over the connection of a [`raw_notebook`].
+pub(crate) async fn receive_frame(stream: &mut TcpStream) -> Vec<u8> {
+    assert_eq!(stream.read_u8().await.unwrap(), 0x82, "a whole message");
+    let bytes = match stream.read_u8().await.unwrap() {
+        126 => stream.read_u16().await.unwrap().into(),
+        bytes => bytes.into(),
+    };
+    let mut message = vec![0; bytes];
+    stream.read_exact(&mut message).await.unwrap();
+    message
+}
+
 async fn begin_frame(stream: &mut TcpStream, bytes: u64) -> std::io::Result<()> {
     let mut head = vec![0x82, 0xff];
     head.extend(bytes.to_be_bytes());
@@ -331,18 +343,6 @@ async fn questions_without_end_are_cut_like_output() {
     assert_eq!(*prompt, "é".repeat(32 << 10) + "…");
 }
 
-/// Opens an upload and sends almost as much of it as the broker collects before it stores anything.
-async fn begin_upload(dial: &Dial) -> TcpStream {
-    let address = dial.address.to_string().replacen("http://", "", 1);
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    let head = "PUT /v1/chunks HTTP/1.1\r\nhost: x\r\nauthorization: Bearer mallory\r\n\
-                content-length: 500000000\r\n\r\n";
-    stream.write_all(head.as_bytes()).await.unwrap();
-    let mut chunk = (1_u32 << 20).to_be_bytes().to_vec();
-    chunk.resize(4 + (1 << 20), 7);
-    let mut part = chunk.repeat(4);
-    part.truncate(part.len() - 100);
-    // The broker may refuse it before everything is sent.
 #[tokio::test]
 async fn questions_about_files_that_a_slow_notebook_has_not_read_outlive_the_output_after_them() {
     let Printing {
@@ -370,6 +370,18 @@ async fn questions_about_files_that_a_slow_notebook_has_not_read_outlive_the_out
     assert_eq!(read, questions);
 }
 
+/// Opens an upload and sends almost as much of it as the broker collects before it stores anything.
+async fn begin_upload(dial: &Dial) -> TcpStream {
+    let address = dial.address.to_string().replacen("http://", "", 1);
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = "PUT /v1/chunks HTTP/1.1\r\nhost: x\r\nauthorization: Bearer mallory\r\n\
+                content-length: 500000000\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut chunk = (1_u32 << 20).to_be_bytes().to_vec();
+    chunk.resize(4 + (1 << 20), 7);
+    let mut part = chunk.repeat(4);
+    part.truncate(part.len() - 100);
+    // The broker may refuse it before everything is sent.
     drop(stream.write_all(&part).await);
     stream
 }

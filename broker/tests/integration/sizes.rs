@@ -2,12 +2,12 @@
 
 use crate::{
     attacks::{Running, class, rules},
-    exhaustion::{raw_notebook, send_frame},
+    exhaustion::{raw_notebook, receive_frame, send_frame},
     harness::{Broker, FakeProxy, FakeWorker, state, submission, within},
 };
 use baton_protocol::{
     Cell, Finished, JobEvent, JobId, NotebookId, Outcome, PROTOCOL_VERSION, Piece, Priority, State,
-    StateVersion, Submission, encode,
+    StateVersion, Submission, decode, encode,
     proxy::{FromProxy, ToProxy},
 };
 use baton_transport::{Connection, connect};
@@ -131,9 +131,14 @@ async fn a_message_with_a_million_elements_is_not_read() {
     // Baton's own connections do not send such a message.
     let mut stream = raw_notebook(&broker, "mallory").await;
     let notebook = NotebookId::random();
-    for message in [hello(notebook), submit(notebook, 0, 200_000)] {
-        send_frame(&mut stream, &encode(&message)).await.unwrap();
-    }
+    send_frame(&mut stream, &encode(&hello(notebook)))
+        .await
+        .unwrap();
+    let welcome = within("a welcome", receive_frame(&mut stream)).await;
+    let welcome: ToProxy = decode(&welcome).unwrap();
+    assert!(matches!(welcome, ToProxy::Welcome { .. }), "{welcome:?}");
+    let submit = submit(notebook, 0, 200_000);
+    send_frame(&mut stream, &encode(&submit)).await.unwrap();
     within("an end", stream.read_to_end(&mut Vec::new()))
         .await
         .unwrap();

@@ -72,8 +72,8 @@ pub(super) struct Worker {
     pub(super) connected_ms: Option<i64>,
     /// When its jobs are taken away; `None` while it is connected.
     pub(super) deadline: Option<Instant>,
-    /// When the connection was lost; `None` while connected, or if unknown. Before this broker started, it was lost
-    /// when a broker was last known to run.
+    /// When the connection was lost; `None` while connected or if unknown. For a worker that has not connected since
+    /// this broker started: when a broker was last known to run.
     pub(super) disconnected_since_ms: Option<i64>,
     /// The deadline of the last `StayUntil` that it received.
     pub(super) stays_until_ms: Option<i64>,

@@ -137,7 +137,7 @@ async fn each_row_is_read_before_the_next_one_is_fetched() {
 }
 
 #[tokio::test]
-async fn who_takes_over_knows_in_which_minute_a_broker_last_ran() {
+async fn a_new_leader_knows_the_minute_in_which_a_broker_last_ran() {
     let both = Databases::new();
     for database in both.all() {
         let store = Store::open(&database).await.unwrap();

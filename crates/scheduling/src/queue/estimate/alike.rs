@@ -1,7 +1,7 @@
 //! Which waiting jobs compete for a worker.
 //!
-//! In: the jobs that may start, in queue order. Out: those that compete at first, and for each job the one that
-//! competes once it has started. A person may have thousands of jobs in one notebook that differ only in how long
+//! In: the jobs that may start, in queue order. Out: the jobs that compete at the beginning, and for each job its
+//! successor, which competes after the job has started. A person may have thousands of jobs in one notebook that differ only in how long
 //! they have waited. Such jobs start in queue order, so only the first of them competes.
 //!
 //! Their time limits may differ. If a worker leaves soon, a job whose limit is too long for it therefore delays

@@ -13,7 +13,8 @@ pub(super) struct SortKey {
     turn: Turn,
 }
 
-/// When a job joined the queue, or had to wait for its account's next turn. Then the number of the job.
+/// When a job joined the queue, or began to wait for its account's next turn; equal times are ordered by the job's
+/// number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Turn {
     /// 0 for jobs that wait since the beginning.
