@@ -128,7 +128,7 @@ pub(super) async fn learn(
             if is_late {
                 let limit = words::span(millis(start_limit));
                 let why = format!("The state of its job was unknown for {limit}: {why}");
-                cancel(system, pool, &name, why).await?;
+                give_up_silent(system, pool, &name, why).await?;
             }
             return Ok(false);
         }
@@ -173,6 +173,25 @@ pub(super) async fn cancel(
     end(system, pool, name, Some(why)).await
 }
 
+/// Ends a worker whose job has an unknown state, if the job can be cancelled. Otherwise the batch
+/// system is down, which says nothing about the worker: it stays, and this is tried again later.
+async fn give_up_silent(
+    system: BatchSystem<'_>,
+    pool: &mut ManagedPool,
+    name: &str,
+    why: String,
+) -> Result<(), StoreError> {
+    let Some(worker) = pool.worker(name) else {
+        return Ok(());
+    };
+    worker.missing_since = None;
+    let job = worker.row.job.clone().unwrap_or_default();
+    match system.cancel(&job, name).await {
+        Ok(()) => end(system, pool, name, Some(why)).await,
+        Err(_) => Ok(()),
+    }
+}
+
 async fn submit(system: BatchSystem<'_>, pool: &mut ManagedPool) -> Result<(), StoreError> {
     let name = pool.new_name();
     let (token_file, token_hash) = match system.create_token(&name).await {
@@ -200,7 +219,7 @@ async fn submit(system: BatchSystem<'_>, pool: &mut ManagedPool) -> Result<(), S
     }
 }
 
-/// Records the job that was found for a worker. A worker without one ends: after a while if the
+/// Records the job that was found for a worker. A worker without one ends after a while, because the
 /// batch system may still learn of the job.
 async fn set_or_end(
     system: BatchSystem<'_>,
@@ -217,7 +236,6 @@ async fn set_or_end(
             worker.missing_since = None;
             pool.set_job(name, job).await
         }
-        Lookup::NoJob if worker.submission_failed => end(system, pool, name, None).await,
         Lookup::NoJob | Lookup::Failed if worker.is_late(start_limit) => {
             end(system, pool, name, None).await
         }

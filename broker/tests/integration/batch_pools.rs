@@ -10,7 +10,7 @@ use crate::{
 use baton_broker::{Person, Role};
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{
-    api::Pool,
+    api::{Pool, PoolWorkerState},
     worker::{FromWorker, ToWorker},
 };
 use baton_transport::{Api, LinkError, connect};
@@ -210,13 +210,15 @@ async fn a_job_whose_id_was_not_read_is_found_once_the_batch_system_answers() {
     drop(held);
 }
 
-/// The command prints no id, fails or does not end, although it has submitted a job.
+/// The command prints no id or does not end, although it has submitted a job. At first, the batch system does not
+/// know the job yet.
 #[tokio::test]
 async fn a_job_is_found_after_a_submission_without_an_answer() {
     for (end, why) in [("true", "no job id"), ("sleep 600", "did not end within")] {
-        let jobs = jobs();
+        let (jobs, answers) = (jobs(), tempfile::tempdir().unwrap());
         let find = format!(
-            "find = 'sh -c \"cd {} && ls -d {{name}}\"'",
+            "find = 'sh -c \"mkdir {} && exit; cd {} && ls -d {{name}}\"'",
+            answers.path().join("asked").display(),
             jobs.path().display()
         );
         let slow = pool("slow", 1, jobs.path())
@@ -242,11 +244,11 @@ async fn a_job_is_found_after_a_submission_without_an_answer() {
 }
 
 #[tokio::test]
-async fn a_submission_without_an_id_ends_once_there_is_no_job() {
+async fn a_submission_without_an_id_ends_if_there_is_no_job_within_its_start_limit() {
     let jobs = jobs();
     let slow = pool("slow", 1, jobs.path())
         .replace("mkfifo", "exit 0; mkfifo")
-        .replace("find = ''", "find = 'true'");
+        .replace("find = ''", "find = 'true', start_limit = '1ms'");
     let broker = Broker::start_with(rules(&[slow])).await;
     let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
     ada.submit().await;
@@ -279,6 +281,43 @@ async fn a_worker_whose_state_stays_unknown_ends_at_its_start_limit() {
         why.starts_with("The state of its job was unknown for"),
         "{why}"
     );
+}
+
+/// No command about a job succeeds, as in maintenance of the batch system, which keeps the jobs.
+#[tokio::test]
+async fn a_worker_that_waits_through_an_outage_of_the_batch_system_still_waits_after_it() {
+    let (jobs, answers) = (jobs(), tempfile::tempdir().unwrap());
+    let [state, cancelled] = ["state", "cancelled"].map(|name| answers.path().join(name));
+    let state_of_all = format!("cat {}", state.display());
+    let attempt = format!("echo >> {}", cancelled.display());
+    let cancel = format!("cancel = 'sh -c \"{attempt}; exit 1\"', start_limit = '1ms'");
+    let down = pool("down", 1, jobs.path())
+        .replace(
+            &format!("cat {}/{{id}}; true", jobs.path().display()),
+            &state_of_all,
+        )
+        .replace("cancel = 'true'", &cancel);
+    let broker = Broker::start_with(rules(&[down])).await;
+    let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
+    ada.submit().await;
+    let job = jobs_of(&broker, "down", 1).await.remove(0);
+    wait_until("attempts to cancel the job", async || {
+        let attempts = fs::read_to_string(&cancelled).unwrap_or_default();
+        attempts.lines().count() >= 3
+    })
+    .await;
+
+    let answer = answers.path().join("answer");
+    fs::write(&answer, "PENDING").unwrap();
+    fs::rename(&answer, &state).unwrap();
+    let is_queued = |pool: &Pool| {
+        let mut workers = pool.workers.iter();
+        workers.any(|worker| worker.state == PoolWorkerState::Queued)
+    };
+    let pool = pool_when(&broker, "down", is_queued).await;
+    assert_eq!((pool.failures, pool.workers.len()), (0, 1));
+    assert_eq!(jobs_of(&broker, "down", 1).await, [job]);
+    assert_eq!(submitted(jobs.path()), 1);
 }
 
 #[tokio::test]
