@@ -33,6 +33,8 @@ const PAGE_PAUSE: Duration = Duration::from_millis(200);
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
 /// How long the last outputs of a job are kept after its end.
 const OUTPUTS: Duration = Duration::from_secs(24 * 3600);
+/// How long the audit log says what people did.
+const AUDIT_LOG: Duration = Duration::from_secs(366 * 24 * 3600);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Retention {
@@ -233,6 +235,8 @@ pub(crate) async fn sweep(
     now_ms: i64,
 ) -> Result<Swept, StoreError> {
     store.check_leadership().await?;
+    let audit_log = store.audit_log();
+    audit_log.delete_old(before(now_ms, AUDIT_LOG)).await?;
     let outputs = retention.jobs.min(OUTPUTS);
     let jobs = store.jobs();
     jobs.delete_old_outputs(before(now_ms, outputs)).await?;

@@ -2,7 +2,7 @@
 
 use super::*;
 use baton_broker_queue::{
-    AuditEntry, Write,
+    AuditEntry, Identity, Write,
     samples::{finish, naming, submit},
 };
 use baton_broker_store::{Live, PublicFile, StateRow};
@@ -292,6 +292,31 @@ async fn rows_of_jobs_go_after_their_term_and_never_while_somebody_waits() {
     assert_eq!(deleted, jobs.into_iter().collect());
     let left = place.store.load().await.unwrap();
     assert!(left.jobs.is_empty() && left.closed.is_empty());
+}
+
+#[tokio::test]
+async fn the_audit_log_goes_back_a_year() {
+    const DAY: i64 = 24 * 60 * MINUTE;
+    let place = place().await;
+    for (subject, day) in [("one", 0), ("two", 1)] {
+        let entry = AuditEntry {
+            at_ms: day * DAY,
+            person: None,
+            action: Action::Cancel,
+            course: String::new(),
+            subject: subject.to_owned(),
+            detail: None,
+        };
+        place.apply(Write::Audit(entry)).await;
+    }
+    let mut left = Vec::new();
+    for day in [365, 367, 368] {
+        place.sweep(day * DAY).await;
+        let log = place.store.audit_log();
+        let entries = log.entries(&Identity::operator(), None, None, 9).await;
+        left.push(entries.unwrap().len());
+    }
+    assert_eq!(left, [2, 1, 0]);
 }
 
 #[tokio::test]

@@ -9,6 +9,9 @@ use super::{
 use baton_broker_queue::{AuditEntry, Identity};
 use baton_protocol::api;
 
+/// The most entries that are deleted at once.
+const DELETED_AT_ONCE: u32 = 1000;
+
 /// A row of the audit log, with the number at which the next page begins.
 #[derive(Debug)]
 pub struct AuditRow {
@@ -47,6 +50,15 @@ impl AuditLog<'_> {
         }
         query.push(" ORDER BY number DESC LIMIT ").push_bind(limit);
         self.0.list_for_pages(query, audit_row).await
+    }
+
+    /// Deletes old ones of the oldest entries. No index has their times.
+    pub async fn delete_old(self, before_ms: i64) -> Result<(), StoreError> {
+        let delete = sql(
+            "DELETE FROM audit WHERE at_ms < ? AND number IN (SELECT number FROM audit ORDER BY number LIMIT ?)",
+        );
+        let delete = delete.bind(before_ms).bind(DELETED_AT_ONCE);
+        self.0.writer().await?.apply(vec![delete]).await
     }
 }
 

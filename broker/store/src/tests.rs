@@ -301,6 +301,7 @@ impl Story {
         assert_eq!(deleted.await.unwrap(), 0);
         store.jobs().delete_old_outputs(3000).await.unwrap();
         store.jobs().delete_old(2000).await.unwrap();
+        store.audit_log().delete_old(0).await.unwrap();
     }
 
     /// The answers to all queries.
