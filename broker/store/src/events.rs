@@ -140,6 +140,7 @@ pub fn is_limited(event: &JobEvent) -> bool {
     LIMITED.contains(&event_kind(event))
 }
 
+/// The same as a condition on a row.
 fn is_limited_row() -> String {
     format!("kind IN ('{}')", LIMITED.join("', '"))
 }
