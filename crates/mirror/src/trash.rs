@@ -138,8 +138,8 @@ impl Trash {
         Ok(kept)
     }
 
-    /// Removes what exceeds the limits, oldest first. What the last cell took away stays whatever its size: the student
-    /// may just have been told how to restore it.
+    /// Removes what exceeds the limits, oldest first. What the last cell took away stays whatever its size, and does not
+    /// count: the student may just have been told how to restore it.
     pub fn tidy(&self, limits: TrashLimits) -> io::Result<()> {
         let oldest_ms =
             now_ms().saturating_sub(limits.age.as_millis().try_into().unwrap_or(i64::MAX));
@@ -150,12 +150,6 @@ impl Trash {
                 Err(error) if is_absent(&error) => continue,
                 folder => folder?,
             };
-            let mut bytes: u64 = 0;
-            visit(&folder, None, &mut |_, status| {
-                bytes += status.bytes;
-                Ok(())
-            })?;
-            total = total.saturating_add(bytes);
             // A cell that has not ended may still restore all of it.
             let lock = folder.readable().map(File::from);
             let in_use =
@@ -163,10 +157,18 @@ impl Trash {
             if in_use {
                 continue;
             }
-            let fits = std::mem::take(&mut last) || total <= limits.bytes;
-            if !fits || entry.at_ms < oldest_ms {
+            let mut bytes: u64 = 0;
+            if !std::mem::take(&mut last) {
+                visit(&folder, None, &mut |_, status| {
+                    bytes = bytes.saturating_add(status.bytes);
+                    Ok(())
+                })?;
+            }
+            let with_it = total.saturating_add(bytes);
+            if with_it > limits.bytes || entry.at_ms < oldest_ms {
                 entry.trash.child(&entry.name).remove_tree()?;
-                total -= bytes;
+            } else {
+                total = with_it;
             }
         }
         Ok(())

@@ -2,7 +2,11 @@
 
 use crate::pair::{Pair, tree};
 use baton_mirror::{Kept, TrashLimits, Was};
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 const PLENTY: TrashLimits = TrashLimits {
     bytes: 1 << 30,
@@ -18,6 +22,13 @@ fn kept(pair: &Pair) -> Vec<(String, Was)> {
 
 fn text(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap()
+}
+
+/// What cells took away is ordered by the millisecond in which that began.
+fn until_the_next_millisecond() {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let before = now().as_millis();
+    while now().as_millis() == before {}
 }
 
 /// Home has `a`, which a cell replaces, and `data/b`, which it deletes.
@@ -108,6 +119,7 @@ fn the_trash_is_bounded_in_size_and_age() {
     for round in 0..4 {
         fs::write(pair.home.join("a"), "x".repeat(1000 + round)).unwrap();
         pair.cell(|pair| fs::remove_file(pair.removing("a")).unwrap());
+        until_the_next_millisecond();
     }
     let sizes = |pair: &Pair| {
         let kept = pair.trash().kept().unwrap();
@@ -117,7 +129,8 @@ fn the_trash_is_bounded_in_size_and_age() {
     assert_eq!(sizes(&pair).len(), 4);
     let bytes = 2500;
     pair.trash().tidy(TrashLimits { bytes, ..PLENTY }).unwrap();
-    assert_eq!(sizes(&pair).len(), 2);
+    // What the last cell took away does not count.
+    assert_eq!(sizes(&pair).len(), 3);
     // What the last cell took away stays, even if it is larger than the limit.
     pair.trash()
         .tidy(TrashLimits { bytes: 0, ..PLENTY })
@@ -134,4 +147,21 @@ fn the_trash_is_bounded_in_size_and_age() {
     assert_eq!(committed.undo(), [""; 0]);
     assert_eq!(text(pair.home.join("b")), "y");
     assert!(sizes(&pair).is_empty());
+}
+
+#[test]
+fn a_large_cell_does_not_empty_the_trash_of_what_others_deleted() {
+    let mut pair = Pair::new();
+    for (name, bytes) in [("oldest", 900), ("old", 100), ("large", 5000)] {
+        fs::write(pair.home.join(name), "x".repeat(bytes)).unwrap();
+        pair.cell(|pair| fs::remove_file(pair.removing(name)).unwrap());
+        until_the_next_millisecond();
+    }
+    let bytes = 500;
+    pair.trash().tidy(TrashLimits { bytes, ..PLENTY }).unwrap();
+    let expected = [
+        ("large".to_owned(), Was::Deleted),
+        ("old".to_owned(), Was::Deleted),
+    ];
+    assert_eq!(kept(&pair), expected);
 }
