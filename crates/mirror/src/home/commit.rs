@@ -310,7 +310,11 @@ impl Commit {
         if let Arriving::Moved { taken, mode, .. } = what {
             let before = taken.place()?.status()?;
             if before.is_file() && before.mode & 0o777 != mode & 0o777 {
-                self.undo.push(Undo::SetMode(taken.clone(), before.mode));
+                self.undo.push(Undo::SetMode {
+                    file: taken.clone(),
+                    before: before.mode,
+                    stamp: None,
+                });
             }
         }
         let arrived = what.make_ready(path, waiting)?;
@@ -438,8 +442,13 @@ impl Commit {
             return Err(Not::Changed);
         }
         let status = place.set_mode(mode & 0o777)?;
-        self.undo.push(Undo::SetMode(self.home(path), before.mode));
-        self.written.push((path.clone(), stamp(&status)));
+        let stamp = stamp(&status);
+        self.undo.push(Undo::SetMode {
+            file: self.home(path),
+            before: before.mode,
+            stamp: Some(stamp),
+        });
+        self.written.push((path.clone(), stamp));
         Ok(())
     }
 

@@ -27,7 +27,13 @@ pub(super) enum Undo {
     },
     RemoveFolder(Below),
     MakeFolder(Below, u32),
-    SetMode(Below, u32),
+    /// Restores the permissions of a file.
+    SetMode {
+        file: Below,
+        before: u32,
+        /// Of the file with its new permissions; `None` for a file in the trash, which nothing else changes.
+        stamp: Option<Stamp>,
+    },
 }
 
 impl Undo {
@@ -54,10 +60,7 @@ impl Undo {
             } => {
                 let place = placed.place()?;
                 if is_changed(&place, *stamp)? {
-                    let path = &placed.path;
-                    return Ok(Some(format!(
-                        "'{path}' stays here as it is, because something else changed it after the {noun}"
-                    )));
+                    return Ok(Some(stays(placed, noun)));
                 }
                 match renamed {
                     Some(to) => move_file(&place, &to.place()?)?,
@@ -72,7 +75,8 @@ impl Undo {
                     (kept_file, Some(there)) if kept_file.is_same(&there) => kept.remove_file()?,
                     (_, Some(_)) => {
                         return Ok(Some(format!(
-                            "'{path}' from before the {noun} is in the trash; `baton files restore '{path}'` restores it"
+                            "the version of '{path}' from before the {noun} is in the trash; \
+                             `baton files restore '{path}'` restores it"
                         )));
                     }
                     (_, None) => move_file(&kept, &place)?,
@@ -84,12 +88,25 @@ impl Undo {
                 place.make_folder(0o700)?;
                 place.set_mode(*mode)?;
             }
-            Self::SetMode(path, mode) => {
-                path.place()?.set_mode(*mode)?;
+            Self::SetMode {
+                file,
+                before,
+                stamp,
+            } => {
+                let place = file.place()?;
+                if is_changed(&place, *stamp)? {
+                    return Ok(Some(stays(file, noun)));
+                }
+                place.set_mode(*before)?;
             }
         }
         Ok(None)
     }
+}
+
+fn stays(file: &Below, noun: &str) -> String {
+    let path = &file.path;
+    format!("'{path}' stays here as it is, because something else changed it after the {noun}")
 }
 
 fn is_changed(place: &Place, placed: Option<Stamp>) -> io::Result<bool> {

@@ -7,8 +7,8 @@ use baton_protocol::{
 };
 use serde_bytes::ByteBuf;
 use std::{
-    fs::{self, File},
-    os::unix::fs::symlink,
+    fs::{self, File, Permissions},
+    os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -119,12 +119,12 @@ fn what_others_wrote_before_an_undo_stays() {
     };
     let kept = |path: &str| {
         format!(
-            "'{path}' from before the cell is in the trash; `baton files restore '{path}'` restores it"
+            "the version of '{path}' from before the cell is in the trash; `baton files restore '{path}'` restores it"
         )
     };
     assert_eq!(
         notes,
-        [kept("a"), stays("a"), kept("b"), kept("c"), stays("new")]
+        [stays("a"), stays("new"), kept("a"), kept("b"), kept("c")]
     );
     for name in ["a", "new", "b", "c"] {
         assert_eq!(text(home.join(name)), OTHERS, "{name}");
@@ -135,6 +135,29 @@ fn what_others_wrote_before_an_undo_stays() {
         kept.restore(&home, &pair.trash()).unwrap();
         assert_eq!(text(home.join(kept.path.as_path())), kept.path.to_string());
     }
+}
+
+#[test]
+fn permissions_that_others_gave_before_an_undo_stay() {
+    let mut pair = Pair::new();
+    let home = pair.home.clone();
+    for name in ["a", "b"] {
+        fs::write(home.join(name), name).unwrap();
+    }
+    let before = tree(&home);
+    pair.sync();
+    for name in ["a", "b"] {
+        fs::set_permissions(pair.at(name), Permissions::from_mode(0o600)).unwrap();
+    }
+    let committed = pair.commit_home();
+    fs::write(home.join("new"), "of somebody else").unwrap();
+    fs::set_permissions(home.join("new"), Permissions::from_mode(0o400)).unwrap();
+    fs::rename(home.join("new"), home.join("a")).unwrap();
+    let note = "'a' stays here as it is, because something else changed it after the cell";
+    assert_eq!(committed.undo(), [note]);
+    let after = tree(&home);
+    assert_eq!(after[Path::new("a")].1, 0o400);
+    assert_eq!(after[Path::new("b")], before[Path::new("b")]);
 }
 
 #[test]
