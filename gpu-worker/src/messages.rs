@@ -22,7 +22,7 @@ use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
 pub(crate) use self::files::{
     few, file_not_fetched, file_not_opened, file_too_large, files_left, files_lost, files_missing,
     files_not_collected, files_not_copied, folder_cut, mirror_cut, mirror_lost_before, not_removed,
-    second_name,
+    place_taken, second_name,
 };
 pub(crate) use self::gpu::{
     GPU_BYPASSED, gpu_failed_before, gpu_fault, gpu_not_back, kept_the_gpu, no_gpu_in_sessions,

@@ -13,7 +13,7 @@ mod unconfirmed;
 use self::{
     compare::{Difference, Found, Known, compare},
     placeholders::{Filling, Placeholder, Placeholders, make_hole},
-    removals::Removals,
+    removals::{Removals, removed},
     unconfirmed::Unconfirmed,
 };
 use crate::{
@@ -330,6 +330,10 @@ impl Mirror {
     ) {
         self.damaged |= !scan.missing.is_empty();
         self.removals.end_cell(&scan.found);
+        // Those that are not sent will be found again, and then need no other proof.
+        for path in scan.differences.iter().filter_map(removed) {
+            self.removals.saw(path.clone());
+        }
         self.forget_written(&scan.found);
         self.unconfirmed.note(sent, &self.known);
         for difference in sent {

@@ -103,6 +103,14 @@ pub(crate) fn second_name(kind: JobKind, path: &RelativePath) -> String {
     )
 }
 
+/// The cell replaced a file by a folder, or a folder by a file, and [`not_removed`] is true of what was replaced.
+pub(crate) fn place_taken(kind: JobKind, path: &RelativePath) -> String {
+    format!(
+        "'{path}' stays on the GPU machine, because what it replaced remains in {}",
+        folder(kind)
+    )
+}
+
 /// The cell removed this, and a file that it wrote is not copied to the notebook.
 pub(crate) fn not_removed(kind: JobKind, path: &RelativePath) -> String {
     format!(

@@ -1,7 +1,7 @@
 //! Collects a cell's changes to files from its session's mirror, and sends them to where the proxy can fetch them.
 //!
-//! **Invariant:** a file that is too large is not sent, and a note for the student names it. Then no file is removed at
-//! home: the one that is not sent may have been made from it.
+//! **Invariant:** a file that is too large is not sent, and a note for the student names it. If a file is not sent, no
+//! removal is sent either: the removed file may be the only source of the file that stays.
 
 use super::{MirrorError, SessionMirror, lock};
 use crate::{messages, processes::mapped_for_writing, transfer::Access};
@@ -12,7 +12,8 @@ use baton_protocol::{
 };
 use nix::unistd::Pid;
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
+    iter,
     sync::{Arc, Mutex},
 };
 use tokio::task::spawn_blocking;
@@ -89,9 +90,12 @@ impl Collecting {
             not_removed,
         } = fitting(&scan.differences, self.limit_bytes);
         let limit_bytes = self.limit_bytes;
-        let notes = left.iter().map(|(path, bytes)| match bytes {
-            Some(bytes) => messages::file_too_large(kind, path, *bytes, limit_bytes),
-            None => messages::second_name(kind, path),
+        let notes = left.iter().map(|(path, why)| match why {
+            NotSent::TooLarge { bytes } => {
+                messages::file_too_large(kind, path, *bytes, limit_bytes)
+            }
+            NotSent::SecondName => messages::second_name(kind, path),
+            NotSent::PlaceTaken => messages::place_taken(kind, path),
         });
         self.notes.extend(messages::few(notes));
         let notes = not_removed
@@ -188,15 +192,23 @@ struct Sent {
     differences: Vec<Difference>,
 }
 
-/// A file that is not sent, and its size in bytes; `None` for a second name of a placeholder.
-type Left = (RelativePath, Option<u64>);
+/// Why a file is not sent.
+enum NotSent {
+    TooLarge {
+        bytes: u64,
+    },
+    /// It is another name of a placeholder.
+    SecondName,
+    /// What it replaced is not removed at home.
+    PlaceTaken,
+}
 
-/// What is sent, and what stays here.
+/// What is sent, and what stays here and remains a difference.
 struct Fitting {
     differences: Vec<Difference>,
-    left: Vec<Left>,
-    /// What the cell removed, if a file stays here. These remain differences.
-    not_removed: Vec<RelativePath>,
+    left: Vec<(RelativePath, NotSent)>,
+    /// What the cell removed, if a file stays here.
+    not_removed: BTreeSet<RelativePath>,
 }
 
 /// Small files come first.
@@ -221,27 +233,43 @@ fn fitting(differences: &[Difference], limit_bytes: u64) -> Fitting {
                 ..
             }
         ) {
-            left.push((path, None));
+            left.push((path, NotSent::SecondName));
             continue;
         }
         total = total.saturating_add(bytes);
         match total <= limit_bytes {
             true => fitting.push(difference.clone()),
-            false => left.push((path, Some(bytes))),
+            false => left.push((path, NotSent::TooLarge { bytes })),
         }
     }
-    let is_held_back = |difference: &mut Difference| {
-        !left.is_empty()
-            && matches!(
-                difference,
-                Difference::Change(Change::Removed { .. } | Change::FolderRemoved { .. })
-            )
-    };
-    let not_removed = fitting.extract_if(.., is_held_back);
-    let not_removed = not_removed.map(|held| held.path().clone()).collect();
+    let mut not_removed = BTreeSet::new();
+    if !left.is_empty() {
+        not_removed.extend(fitting.iter().filter_map(removed).cloned());
+        // A folder may have taken the place of a file, or a file that of a folder.
+        let stays = |difference: &mut Difference| {
+            let path = Some(difference.path().clone());
+            iter::successors(path, RelativePath::parent).any(|path| not_removed.contains(&path))
+        };
+        for difference in fitting.extract_if(.., stays) {
+            let is_folder = matches!(difference, Difference::Change(Change::FolderMade { .. }));
+            if removed(&difference).is_none() && !is_folder {
+                left.push((difference.path().clone(), NotSent::PlaceTaken));
+            }
+        }
+    }
     Fitting {
         differences: fitting,
         left,
         not_removed,
+    }
+}
+
+/// What the difference removes, without a replacement for it.
+fn removed(difference: &Difference) -> Option<&RelativePath> {
+    match difference {
+        Difference::Change(Change::Removed { path, .. } | Change::FolderRemoved { path }) => {
+            Some(path)
+        }
+        _ => None,
     }
 }

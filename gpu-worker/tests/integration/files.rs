@@ -230,6 +230,27 @@ async fn nothing_is_removed_at_home_while_a_file_is_too_large_to_go_there() {
 }
 
 #[tokio::test]
+async fn what_replaced_something_of_another_kind_stays_while_that_is_not_removed() {
+    let mut home = Home::start_with(|config| config.files_limit_bytes = 9).await;
+    let code = "import os\n\
+                with open('large', 'w') as file: file.write('x' * 10)\n\
+                folder = 'o' + 'ut'\n\
+                os.remove(folder)\n\
+                os.mkdir(folder)\n\
+                with open(folder + '/new', 'w') as file: file.write('new')";
+    let job = home.begin(code, &["out", "other", "third"]).await;
+    let ran = home.real.worker.until_finished(job).await.ok();
+    assert_eq!(ran.files, None);
+    let notes = ran.text("stderr");
+    for note in [
+        "'out' was deleted by the cell, but it remains here",
+        "'out/new' stays on the GPU machine, because what it replaced remains",
+    ] {
+        assert!(notes.contains(note), "{notes}");
+    }
+}
+
+#[tokio::test]
 async fn a_file_that_cannot_be_had_fails_as_it_would_at_home() {
     let mut home = Home::start().await;
     let code = "for name in 'abc':\n    \

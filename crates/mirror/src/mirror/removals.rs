@@ -22,7 +22,7 @@ pub(super) struct Removals {
     pub(super) are_seen: bool,
     /// Folders that the mirror knows, by inode.
     folders: HashMap<u64, RelativePath>,
-    /// Known names that a call was about to remove.
+    /// Known names that a call was about to remove, or whose removal counted as the cell's before.
     seen: BTreeSet<RelativePath>,
 }
 
@@ -65,11 +65,8 @@ impl Removals {
         found: &BTreeMap<RelativePath, Found>,
         differences: Vec<Difference>,
     ) -> (Vec<Difference>, Vec<RelativePath>) {
-        let believed = self.are_seen || is_believable(known, &differences);
-        let is_proven = |path: &RelativePath| match self.are_seen {
-            true => self.was_seen(path, known, found),
-            false => believed,
-        };
+        let believed = !self.are_seen && self.is_believable(known, &differences);
+        let is_proven = |path: &RelativePath| believed || self.was_seen(path, known, found);
         let mut missing = Vec::new();
         let mut proven = Vec::new();
         for difference in differences {
@@ -106,6 +103,25 @@ impl Removals {
             .filter(|folder| !is_same_folder(folder))
             .any(|folder| self.seen.contains(&folder))
     }
+
+    /// Whether the number of removals is plausible. Renamed files do not count, and neither do files whose removal is
+    /// proven.
+    fn is_believable(
+        &self,
+        known: &BTreeMap<RelativePath, Known>,
+        differences: &[Difference],
+    ) -> bool {
+        let is_file = |(path, known): &(&RelativePath, &Known)| {
+            !matches!(known.here, Found::Folder { .. }) && !self.seen.contains(*path)
+        };
+        let files = known.iter().filter(is_file).count();
+        let is_removal = |difference: &&Difference| match difference {
+            Difference::Change(Change::Removed { path, .. }) => !self.seen.contains(path),
+            _ => false,
+        };
+        let removed = differences.iter().filter(is_removal).count();
+        removed == 0 || removed <= MOST_UNSEEN && 2 * removed < files
+    }
 }
 
 /// The name that the difference removes.
@@ -117,14 +133,4 @@ pub(super) fn removed(difference: &Difference) -> Option<&RelativePath> {
         Difference::Change(Change::Moved { from, .. }) => Some(from),
         Difference::Change(_) | Difference::Written { .. } => None,
     }
-}
-
-/// Whether the number of removals is plausible. Renamed files do not count.
-fn is_believable(known: &BTreeMap<RelativePath, Known>, differences: &[Difference]) -> bool {
-    let is_file = |known: &&Known| !matches!(known.here, Found::Folder { .. });
-    let files = known.values().filter(is_file).count();
-    let is_removal =
-        |difference: &&Difference| matches!(difference, Difference::Change(Change::Removed { .. }));
-    let removed = differences.iter().filter(is_removal).count();
-    removed == 0 || removed <= MOST_UNSEEN && 2 * removed < files
 }

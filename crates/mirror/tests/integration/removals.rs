@@ -150,3 +150,50 @@ fn a_removal_that_was_not_sent_is_found_again() {
     let again = pair.mirror.scan(usize::MAX).unwrap();
     assert_eq!(again.differences, scan.differences);
 }
+
+#[test]
+fn removals_that_are_not_sent_do_not_count_for_the_next_cell() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().join("home");
+    fs::create_dir(&home).unwrap();
+    for number in 0..9 {
+        fs::write(home.join(number.to_string()), "x").unwrap();
+    }
+    let mut mirror = Mirror::create(folder.path(), OsStr::new("home")).unwrap();
+    let seen = list(&Root::open(&home).unwrap(), 1000, &NOTHING);
+    let listing = HomeListing::default().next(seen, false);
+    mirror.sync(&listing).unwrap();
+    let nothing = HashMap::new();
+    for number in 0..6 {
+        fs::remove_file(mirror.root().join(number.to_string())).unwrap();
+        let scan = mirror.scan(usize::MAX).unwrap();
+        assert_eq!(
+            (scan.differences.len(), &scan.missing[..]),
+            (number + 1, &[][..])
+        );
+        mirror.adopt(&scan, &[], &nothing, &HashSet::new());
+    }
+    assert!(!mirror.is_damaged());
+}
+
+#[test]
+fn a_replaced_file_that_was_not_sent_is_found_again() {
+    let mut pair = Pair::new();
+    fs::write(pair.home.join("a"), "a").unwrap();
+    pair.sync();
+    fs::remove_file(pair.removing("a")).unwrap();
+    fs::create_dir(pair.at("a")).unwrap();
+    let scan = pair.mirror.scan(usize::MAX).unwrap();
+    let nothing = HashMap::new();
+    for _ in 0..2 {
+        pair.mirror.adopt(&scan, &[], &nothing, &HashSet::new());
+        pair.sync();
+        let again = pair.mirror.scan(usize::MAX).unwrap();
+        assert_eq!(
+            (&again.differences, &again.missing[..]),
+            (&scan.differences, &[][..])
+        );
+    }
+    assert!(pair.commit_home().keep().is_empty());
+    assert!(pair.home.join("a").is_dir());
+}
