@@ -52,7 +52,7 @@ impl Context {
         context
     }
 
-    /// How long a session may copy deferred state of this size, which it has announced itself.
+    /// How long a session may take to copy deferred state of the size that it has announced.
     pub(crate) fn copying_time(&self, deferred_bytes: u64) -> Duration {
         const SLOWEST_BYTES_PER_SECOND: u64 = 256 << 20;
         let bytes = deferred_bytes.min(self.access.state_limit_bytes());

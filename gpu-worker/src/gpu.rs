@@ -242,13 +242,6 @@ impl Gpu {
         answered.await.unwrap_or_default()
     }
 
-    /// Whether the session waits for its turn on the GPU.
-    pub async fn waits(&self, token: Token) -> bool {
-        let (answer, answered) = oneshot::channel();
-        self.request(Request::TellWaiting(token, answer));
-        answered.await.unwrap_or_default()
-    }
-
     /// From now on, `look` is called once a second and for each new process. It returns how much more host
     /// memory sessions may use.
     pub fn follow_host(&self, look: impl Fn(&[Pid]) -> HostRoom + Send + Sync + 'static) {

@@ -78,7 +78,7 @@ pub(crate) async fn serve_notebook(
                     AfterCell::Released => session = vacate(session, reporter.notebook).await,
                 }
             }
-            () = at(deferred.overdue_at()) => {
+            () = at(deferred.next_look()) => {
                 if deferred.is_overdue(session.as_ref()).await {
                     let notebook = reporter.notebook;
                     tracing::warn!(%notebook, "The session of notebook {notebook} ends: it did not hand over its results");

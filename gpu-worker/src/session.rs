@@ -293,11 +293,12 @@ impl Session {
         self.gpu.membership()
     }
 
-    /// Whether it waits for its turn on the GPU.
-    pub(crate) async fn waits_for_gpu(&self) -> bool {
+    /// How long it has waited for its turn on the GPU since its usage was last read. Only between cells, because this
+    /// reads the usage.
+    pub(crate) async fn waited_for_gpu(&self) -> Duration {
         match self.gpu() {
-            Some(gpu) => gpu.waits().await,
-            None => false,
+            Some(gpu) => gpu.usage().await.waited,
+            None => Duration::ZERO,
         }
     }
 

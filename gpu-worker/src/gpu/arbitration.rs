@@ -34,7 +34,6 @@ pub(super) enum Request {
     Limit(Token, Option<u64>, Unheard),
     Cell(Token, Cell),
     TellUsage(Token, oneshot::Sender<Usage>),
-    TellWaiting(Token, oneshot::Sender<bool>),
     TellProcess(Token, oneshot::Sender<Option<Lone>>),
     Vacated(Lone),
     MakeRoom(Token, u64, oneshot::Sender<bool>),
@@ -129,9 +128,6 @@ impl Arbitration {
             Request::Cell(token, cell) => self.on_cell(token, cell),
             Request::TellUsage(token, answer) => {
                 let _ = answer.send(self.sessions.usage(token));
-            }
-            Request::TellWaiting(token, answer) => {
-                let _ = answer.send(self.sessions.waits(token));
             }
             Request::TellProcess(token, answer) => {
                 let _ = answer.send(self.sessions.lone_process(token));

@@ -271,11 +271,6 @@ impl Membership {
         async move { shared.gpu.usage(token).await.fault }
     }
 
-    /// Whether the session waits for its turn on the GPU.
-    pub(crate) async fn waits(&self) -> bool {
-        self.shared.gpu.waits(self.token).await
-    }
-
     /// Returns the usage since the last call, and starts a new count.
     pub(crate) async fn usage(&self) -> Usage {
         self.shared.gpu.usage(self.token).await

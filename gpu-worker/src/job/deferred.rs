@@ -10,6 +10,7 @@ use super::deferred_state::DeferredState;
 use crate::session::{Keeper, Session, TableState};
 use baton_protocol::shim::Snapshot;
 use futures_util::future::select_all;
+use std::time::Duration;
 use tokio::time::Instant;
 
 #[derive(Default)]
@@ -43,22 +44,23 @@ impl Deferred {
         self.0.iter().any(DeferredState::needs_session)
     }
 
-    /// When a session that has not handed over its deferred state no longer counts as able to do so.
-    pub(crate) fn overdue_at(&self) -> Option<Instant> {
-        self.0.iter().filter_map(DeferredState::copied_by).min()
+    /// When to look whether the session has had its time to hand over its deferred state.
+    pub(crate) fn next_look(&self) -> Option<Instant> {
+        self.0.iter().filter_map(DeferredState::next_look).min()
     }
 
-    /// Returns whether the session has had its time to hand over deferred state. Time in which it waits for the GPU does
-    /// not count, because it may have to copy tensors from there.
+    /// Whether the session has had its time to hand over its deferred state. Time in which it waits for the GPU does not
+    /// count, because it may have to copy tensors from there.
     pub(crate) async fn is_overdue(&mut self, session: Option<&Session>) -> bool {
-        let waits = match session {
-            Some(session) => session.waits_for_gpu().await,
-            None => false,
+        let waited = match session {
+            Some(session) => session.waited_for_gpu().await,
+            None => Duration::ZERO,
         };
-        if waits {
-            self.0.iter_mut().for_each(DeferredState::postpone);
+        let mut is_overdue = false;
+        for state in &mut self.0 {
+            is_overdue |= state.is_overdue(waited);
         }
-        !waits
+        is_overdue
     }
 
     /// The session has run another cell, or has ended.

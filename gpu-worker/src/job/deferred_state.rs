@@ -46,7 +46,6 @@ pub(crate) struct DeferredState {
     version: StateVersion,
     ledger: Ledger,
     stage: Stage,
-    copied_within: Duration,
     /// A later cell has ended, whose changes include this. Reset when the notebook asks for this nevertheless.
     overtaken: bool,
     backoff: Backoff,
@@ -61,8 +60,8 @@ pub(crate) struct DeferredChannels {
 }
 
 enum Stage {
-    /// The session copies it to where it can be read, and must be done at this time.
-    Copying(Instant),
+    /// The session copies it to where it can be read.
+    Copying(CopyingTime),
     Ready(Snapshot),
     Sending(
         Snapshot,
@@ -72,8 +71,39 @@ enum Stage {
     Over,
 }
 
+/// The time that a session has left to copy deferred state.
+struct CopyingTime {
+    left: Duration,
+    /// When it was last looked at.
+    since: Instant,
+}
+
+impl CopyingTime {
+    fn new(left: Duration) -> Self {
+        Self {
+            left,
+            since: Instant::now(),
+        }
+    }
+
+    fn next_look(&self) -> Instant {
+        // A session that waits may have very little left for a long time.
+        const OFTEN: Duration = Duration::from_millis(100);
+        self.since + self.left.max(OFTEN)
+    }
+
+    fn is_over(&mut self, waited: Duration) -> bool {
+        let now = Instant::now();
+        let used = (now - self.since).saturating_sub(waited);
+        self.left = self.left.saturating_sub(used);
+        self.since = now;
+        self.left.is_zero()
+    }
+}
+
 impl DeferredState {
-    /// The job has ended, and its end announced that this follows. The session copies it within this time.
+    /// The job has ended, and its end announced that this follows. `copied_within`: not counting time in which the session
+    /// cannot copy.
     pub(crate) fn new(
         channels: DeferredChannels,
         (access, transport): (Access, Transport),
@@ -95,8 +125,7 @@ impl DeferredState {
             keeper: None,
             version: held.version,
             ledger: held.ledger.clone(),
-            stage: Stage::Copying(Instant::now() + copied_within),
-            copied_within,
+            stage: Stage::Copying(CopyingTime::new(copied_within)),
             overtaken: false,
             backoff: Backoff::default(),
         }
@@ -111,21 +140,23 @@ impl DeferredState {
     }
 
     pub(super) fn is_copying(&self) -> bool {
-        self.copied_by().is_some()
+        self.next_look().is_some()
     }
 
-    /// When the session must have copied it, if it has not done so yet.
-    pub(super) fn copied_by(&self) -> Option<Instant> {
-        match self.stage {
-            Stage::Copying(by) => Some(by),
+    /// When to look whether the session has had its time to copy it; `None` if it has copied it.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        match &self.stage {
+            Stage::Copying(time) => Some(time.next_look()),
             _ => None,
         }
     }
 
-    /// The session could not copy it until now.
-    pub(super) fn postpone(&mut self) {
-        if let Stage::Copying(by) = &mut self.stage {
-            *by = Instant::now() + self.copied_within;
+    /// Whether the session has had its time to copy it. `waited`: how much of the time since the last look it could not
+    /// copy.
+    pub(super) fn is_overdue(&mut self, waited: Duration) -> bool {
+        match &mut self.stage {
+            Stage::Copying(time) => time.is_over(waited),
+            _ => false,
         }
     }
 
@@ -261,5 +292,45 @@ fn lost(error: RemoteError) -> JobEvent {
     JobEvent::DeferredState {
         state: None,
         error: Some(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::{advance, sleep_until};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn time_in_which_a_session_cannot_copy_does_not_count() {
+        let began = Instant::now();
+        let mut time = CopyingTime::new(30 * SECOND);
+        let mut look = async |waited| {
+            sleep_until(time.next_look()).await;
+            (time.is_over(waited), began.elapsed().as_secs())
+        };
+        // It waited before the first look, but not at that moment.
+        assert_eq!(look(28 * SECOND).await, (false, 30));
+        assert_eq!(look(20 * SECOND).await, (false, 58));
+        assert_eq!(look(Duration::ZERO).await, (true, 78));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_that_waits_with_little_time_left_is_looked_at_now_and_then() {
+        let mut time = CopyingTime::new(SECOND);
+        advance(SECOND - Duration::from_nanos(1)).await;
+        assert!(!time.is_over(Duration::ZERO));
+        let mut looks = 0;
+        let until = Instant::now() + 10 * SECOND;
+        while Instant::now() < until {
+            let since = Instant::now();
+            sleep_until(time.next_look()).await;
+            assert!(!time.is_over(since.elapsed()));
+            looks += 1;
+        }
+        assert_eq!(looks, 100);
+        sleep_until(time.next_look()).await;
+        assert!(time.is_over(Duration::ZERO));
     }
 }

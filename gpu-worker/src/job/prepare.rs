@@ -174,6 +174,8 @@ async fn memory_is_kept(
         && let Some(session) = kept
     {
         tokio::select! {
+            // What the session has handed over counts, even if this task was late to look.
+            biased;
             event = session.after_cell(false) => match event {
                 AfterCell::DeferredReady(snapshot, keeper) => deferred.on_ready(snapshot, keeper),
                 AfterCell::Ended(death) => {
@@ -184,7 +186,7 @@ async fn memory_is_kept(
                 }
                 AfterCell::Released => {}
             },
-            () = at(deferred.overdue_at()) => {
+            () = at(deferred.next_look()) => {
                 if !deferred.is_overdue(Some(session)).await {
                     continue;
                 }

@@ -372,12 +372,6 @@ impl Sessions {
         }
     }
 
-    /// Whether a process of the session waits for a lease.
-    pub(super) fn waits(&self, token: Token) -> bool {
-        let mut processes = self.processes.values();
-        processes.any(|process| process.token == token && process.waits_since.is_some())
-    }
-
     pub(super) fn grant(&mut self, number: u64, epoch: Epoch) {
         self.charge(number);
         if let Some(process) = self.processes.get_mut(&number) {

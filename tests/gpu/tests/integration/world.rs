@@ -122,10 +122,6 @@ impl World {
         self.runtime.block_on(self.gpu().usage(token))
     }
 
-    pub(crate) fn waits(&self, token: Token) -> bool {
-        self.runtime.block_on(self.gpu().waits(token))
-    }
-
     pub(crate) fn admit(&mut self, cap_bytes: Option<u64>) -> Token {
         self.admitted += 1;
         let token = Token::from(u64::MAX) + self.admitted;
