@@ -216,7 +216,7 @@ async fn prepare_and_run(
     );
     let waits = Waits {
         silent: context.config.answer_patience,
-        in_all: job.submission.cell.timeout_ms.map(Duration::from_millis),
+        in_all: longest_preparation(&job.submission),
     };
     let prepared = tokio::select! {
         prepared = wake_and_prepare(context, session, deferred, job) => prepared,
@@ -238,6 +238,16 @@ async fn prepare_and_run(
 }
 
 /// A session that has left the GPU returns to it first.
+/// How long the notebook may take for its answers before the cell starts. A short limit of the cell does not count: the
+/// student cannot know whether the session needs a complete state.
+fn longest_preparation(submission: &Submission) -> Option<Duration> {
+    const SHORTEST: Duration = Duration::from_secs(60 * 60);
+    let cell = &submission.cell;
+    let limit = cell.timeout_ms.map(Duration::from_millis);
+    let longest = cell.longest_timeout_ms.map(Duration::from_millis);
+    longest.or(limit.map(|limit| limit.max(SHORTEST)))
+}
+
 async fn wake_and_prepare<'context>(
     context: &'context Arc<Context>,
     session: &mut Option<Session>,

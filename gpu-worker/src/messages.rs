@@ -169,13 +169,10 @@ pub(crate) fn neglected(kind: JobKind, neglect: Neglect) -> RemoteError {
         }
         Neglect::Slow(limit) => {
             let what = format!(
-                "The {noun} did not start: its variables and files took longer than {}, its time limit",
+                "The {noun} did not start: its variables and files took longer than {}",
                 duration(limit)
             );
-            let hint = format!(
-                "{again} with a longer {}, or send less",
-                option("timeout", kind)
-            );
+            let hint = format!("send less, and {again}");
             error(kind, "NotebookSlow", &what, hint)
         }
     }

@@ -30,7 +30,7 @@ pub(crate) type Answered = oneshot::Receiver<Answer>;
 pub(crate) struct Waits {
     /// For each answer, since the notebook's last sign that it works on it.
     pub(crate) silent: Duration,
-    /// For all answers together; `None`: no limit. A job that has waited for so long still waits `silent` for each.
+    /// For all answers together; `None`: no limit. After that time, the job still waits `silent` for each answer.
     pub(crate) in_all: Option<Duration>,
 }
 

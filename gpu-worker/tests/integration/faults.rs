@@ -155,6 +155,21 @@ async fn a_notebook_that_does_not_answer_gives_up_its_slot() {
 }
 
 #[tokio::test]
+async fn a_short_time_limit_does_not_count_before_the_start() {
+    let mut worker =
+        Worker::start_with(|config| config.answer_patience = Duration::from_millis(300)).await;
+    let mut submission = Notebook::new().cell("");
+    submission.cell.timeout_ms = Some(1);
+    incomplete(&mut submission);
+    let job = submission.job;
+    worker.assign(submission).await;
+    worker.answer_next(job, Answer::Preparing {}).await;
+    let ran = worker.until_finished(job).await;
+    let text = ran.error_text();
+    assert!(text.contains("received nothing for 300 ms"), "{text}");
+}
+
+#[tokio::test]
 async fn a_notebook_that_answers_with_another_state_is_not_asked_for_ever() {
     let mut worker = Worker::start().await;
     let mut submission = Notebook::new().cell("");
