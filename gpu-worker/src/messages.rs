@@ -10,7 +10,7 @@ mod gpu;
 mod limit;
 
 use crate::questions::Neglect;
-use baton_humanize::{bytes, duration, with_causes};
+use baton_humanize::{bytes, duration, safe, with_causes};
 use baton_protocol::{
     JobKind, Output, RemoteError,
     wording::{option, run_again, with_safety},
@@ -63,6 +63,36 @@ fn deferred_error(kind: JobKind, what_happened: &str) -> RemoteError {
     RemoteError::of_baton("SessionDied", what_happened, run_again(kind))
 }
 
+/// The session ended before the cell started, and with it results of earlier cells that had not arrived.
+pub(crate) fn died_with_earlier_results(kind: JobKind, status: Option<ExitStatus>) -> RemoteError {
+    let how = ending(status);
+    let what = format!(
+        "The Python process on the GPU machine {how} before all results of an earlier {} had arrived",
+        kind.noun()
+    );
+    earlier_results_lost(kind, &what)
+}
+
+/// The session was ended before the cell started, because it did not hand over the results of earlier cells.
+pub(crate) fn kept_earlier_results(kind: JobKind) -> RemoteError {
+    let what = format!(
+        "The Python process on the GPU machine did not hand over all results of an earlier {}",
+        kind.noun()
+    );
+    earlier_results_lost(kind, &what)
+}
+
+/// The notebook returns to its variables from before the earlier cell.
+fn earlier_results_lost(kind: JobKind, what_happened: &str) -> RemoteError {
+    let noun = kind.noun();
+    let value = format!(
+        "{what_happened}, so this {noun} did not start. {} whose results are lost",
+        safe(noun)
+    );
+    let hint = format!("run that {noun} again, then this one");
+    RemoteError::of_baton("SessionDied", value, hint)
+}
+
 /// The session ended while the cell ran. `peak_bytes` is the most memory that was measured; 0 if none was.
 pub(crate) fn session_died(
     kind: JobKind,
@@ -70,10 +100,7 @@ pub(crate) fn session_died(
     last_lines: &[String],
     peak_bytes: u64,
 ) -> RemoteError {
-    let how = status.map_or_else(
-        || "closed its connections".to_owned(),
-        |status| format!("ended ({})", describe(status)),
-    );
+    let how = ending(status);
     let last_words = match last_lines.last() {
         Some(line) => format!("; its last line was: {}", line.trim_end_matches('.')),
         None => String::new(),
@@ -98,6 +125,13 @@ pub(crate) fn session_died(
     };
     let what = format!("The Python process that ran the {noun} {how}{memory}{last_words}");
     error(kind, "SessionDied", &what, hint)
+}
+
+fn ending(status: Option<ExitStatus>) -> String {
+    status.map_or_else(
+        || "closed its connections".to_owned(),
+        |status| format!("ended ({})", describe(status)),
+    )
 }
 
 fn describe(status: ExitStatus) -> String {

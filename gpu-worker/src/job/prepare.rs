@@ -181,7 +181,7 @@ async fn memory_is_kept(
                 AfterCell::Ended(death) => {
                     *kept = None;
                     deferred.lose_session();
-                    let error = messages::session_died(kind, death.status, &death.last_lines, 0);
+                    let error = messages::died_with_earlier_results(kind, death.status);
                     return Err(Ending::without_state(Outcome::WorkerLost, error));
                 }
                 AfterCell::Released => {}
@@ -192,10 +192,7 @@ async fn memory_is_kept(
                 }
                 *kept = None;
                 deferred.lose_session();
-                let error = messages::session_failed(
-                    kind,
-                    "The Python process on the GPU machine did not hand over the results of an earlier cell",
-                );
+                let error = messages::kept_earlier_results(kind);
                 return Err(Ending::without_state(Outcome::WorkerLost, error));
             }
             sent = deferred.next() => {

@@ -6,6 +6,10 @@ use baton_protocol::{
     Answer, Environment, JobEvent, JobId, Outcome,
     worker::{FromWorker, ToWorker},
 };
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use std::{
     os::unix::fs::PermissionsExt,
     time::{Duration, Instant, SystemTime},
@@ -320,6 +324,32 @@ async fn a_session_that_never_hands_over_its_results_ends() {
     let error = error.unwrap().value;
     assert!(error.contains("ended before all results"), "{error}");
     eventually(|| !is_running(pid)).await;
+}
+
+#[tokio::test]
+async fn a_cell_after_lost_results_says_which_variables_the_notebook_has() {
+    let mut worker = Worker::start().await;
+    let mut notebook = Notebook::new();
+    let first = notebook.cell(&format!("{PID}\ndeferred_bytes = 1"));
+    let job = first.job;
+    worker.assign(first).await;
+    let events = worker
+        .events_until(job, |event| matches!(event, JobEvent::Finished(_)))
+        .await;
+    let pid = number(&Ran::new(events).ok().value("pid"));
+    let second = notebook.cell("");
+    let job = second.job;
+    worker.assign(second).await;
+    // The worker has the second cell once a later one has run.
+    worker.run(Notebook::new().cell("")).await.ok();
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    let ran = worker.until_finished(job).await;
+    assert_eq!(ran.outcome, Outcome::WorkerLost);
+    assert_eq!(
+        ran.error_text(),
+        "The Python process on the GPU machine ended (signal 9) before all results of an earlier cell had arrived, \
+         so this cell did not start. Your variables are as they were before the cell whose results are lost"
+    );
 }
 
 fn is_deferred_state(event: &JobEvent) -> bool {
