@@ -102,7 +102,8 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// Sessions do not start here, for any notebook.
+    /// Sessions do not start here, for any notebook. The error's text is shown as the reason, to students of other jobs
+    /// and to staff.
     pub(crate) fn not_started(error: RemoteError) -> Self {
         Self {
             elsewhere: true,
@@ -237,7 +238,6 @@ async fn prepare_and_run(
     }
 }
 
-/// A session that has left the GPU returns to it first.
 /// How long the notebook may take for its answers before the cell starts. A short limit of the cell does not count: the
 /// student cannot know whether the session needs a complete state.
 fn longest_preparation(submission: &Submission) -> Option<Duration> {
@@ -248,6 +248,7 @@ fn longest_preparation(submission: &Submission) -> Option<Duration> {
     longest.or(limit.map(|limit| limit.max(SHORTEST)))
 }
 
+/// A session that has left the GPU returns to it first.
 async fn wake_and_prepare<'context>(
     context: &'context Arc<Context>,
     session: &mut Option<Session>,

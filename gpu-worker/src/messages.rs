@@ -288,7 +288,12 @@ pub(crate) fn warning(line: &str) -> Output {
     Output::new("stream", json!(content).to_string())
 }
 
-/// What happened, and what to do about it.
+/// What happened, and what to do about it. Another worker may run the job, so nothing is said about its variables.
+pub(crate) fn no_session_starts((what_happened, hint): (String, String)) -> RemoteError {
+    RemoteError::of_baton("SessionFailed", what_happened, hint)
+}
+
+/// The same for a job that no other worker gets.
 pub(crate) fn not_started(kind: JobKind, (what_happened, hint): (String, String)) -> RemoteError {
     error(kind, "SessionFailed", &what_happened, hint)
 }
@@ -338,7 +343,7 @@ pub(crate) fn another_environment(kind: JobKind, environment: Option<&str>) -> S
 pub(crate) fn environment_not_ready(kind: JobKind, environment: &str, why: &str) -> RemoteError {
     let what = format!("The environment {environment} is not ready: {why}");
     let hint = format!("{}, or tell the operator of the worker", run_again(kind));
-    error(kind, "SessionFailed", &what, hint)
+    no_session_starts((what, hint))
 }
 
 #[cfg(test)]

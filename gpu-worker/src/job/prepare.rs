@@ -262,14 +262,16 @@ async fn start_session(
             }
             Err(error) => {
                 tracing::warn!(%error, "A session could not start");
-                let message = messages::not_started(kind, error.explained());
                 let tried = match &job.environment {
                     Some(_) => context.try_a_session_of(python).await.map(drop),
                     None => context.try_a_session().await,
                 };
                 return Err(match tried {
-                    Ok(()) => Ending::without_state(Outcome::Refused, message),
-                    Err(_) => Ending::not_started(message),
+                    Ok(()) => {
+                        let error = messages::not_started(kind, error.explained());
+                        Ending::without_state(Outcome::Refused, error)
+                    }
+                    Err(_) => Ending::not_started(messages::no_session_starts(error.explained())),
                 });
             }
         }
