@@ -231,7 +231,8 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
             fork.impose(launch.imposed);
             Life::confined(None, report, group, confined.scratch)
         }
-        _ => Life::forked(report),
+        (None, _) => Life::forked(report),
+        (Some(_), _) => return Err(StartError::Unconfined),
     };
     if let Some(watching) = launch.watching {
         fork.watch(watching);

@@ -31,6 +31,8 @@ pub(crate) enum StartError {
     Group(#[source] std::io::Error),
     #[error("Failed to prepare a session")]
     Spare(#[source] ZygoteError),
+    #[error("The process that was prepared for a session lacks its confinement")]
+    Unconfined,
     #[error("Failed to fork a session")]
     Fork(#[source] std::io::Error),
     #[error("Failed to start {python}")]
