@@ -13,7 +13,7 @@ use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 /// How many idle sessions of one person stay warm, if the worker does not have more slots.
 const MOST_WARM: usize = 8;
 
-/// How many times more sessions of one person may stay if they hold objects that no other session can hold, or deferred
+/// A person may keep this many times more sessions if these hold objects that no other session can hold, or deferred
 /// state.
 const TIMES_MORE_IF_NEEDED: usize = 2;
 

@@ -9,7 +9,7 @@ use std::{
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// The dynamic loader's `dlsym` once it was found; until then, the function that finds it.
+/// The dynamic loader's `dlsym` after the first call; before that, the function that finds it.
 pub(super) static REAL: AtomicPtr<()> = AtomicPtr::new(find_and_jump as *mut ());
 
 /// # Safety
