@@ -51,7 +51,7 @@ use self::{
     status_line::Waiting,
     stop::{Connection, Stop},
     transfer::Transfer,
-    waits::{connect, notebook_folder, on_other, whole_state},
+    waits::{connect, connection, notebook_folder, on_other, whole_state},
 };
 use crate::config::RemoteConfig;
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
@@ -202,7 +202,7 @@ impl RemoteCells {
 
     async fn run_steps(&mut self, cell: &mut RemoteCell<'_>, run: Run) -> Result<(), Stop> {
         self.link.wake().await;
-        let broker = connect(cell, &mut self.link, &self.display, CONNECT_PATIENCE).await?;
+        let broker = connect(cell, &mut self.link, &mut self.display, CONNECT_PATIENCE).await?;
         let mut request = cell.request(&run, &self.python, &self.python_version);
         request.notebook_folder =
             notebook_folder(cell, &self.display, &mut self.files, &broker).await?;
@@ -250,7 +250,7 @@ impl RemoteCells {
             }
         };
         cell.session_before = Some(session.clone());
-        let broker = connect(cell, &mut self.link, &self.display, self.patience).await?;
+        let broker = connect(cell, &mut self.link, &mut self.display, self.patience).await?;
         let cancel = CancellationToken::new();
         let version = session.version;
         let sending = self.transfer.send(session, snapshot, &broker, &cancel);
@@ -349,6 +349,7 @@ impl RemoteCells {
             }
             Step::Update(JobUpdate::Event(event)) => match *event {
                 JobEvent::Finished(finished) => {
+                    cell.has_ended = true;
                     cell.state_may_have_arrived = cell.worker.is_some();
                     return Ok(Some(finished));
                 }
@@ -365,28 +366,14 @@ impl RemoteCells {
         status: Status,
         silence: &mut Silence,
     ) -> Result<(), Stop> {
-        let is_refused = matches!(status, Status::Refused(_));
-        match cell.connection(status)? {
+        match connection(cell, &mut self.display, status).await? {
             Connection::Up(broker) => {
                 if silence.broker_is_up() {
                     silence.cancel(cell.job, &self.link).await;
                 }
-                cell.status_line.is_offline(false);
                 self.files.answer(cell.job, &broker.chunks);
             }
-            Connection::Down { reason } => {
-                cell.status_line.is_offline(true);
-                if silence.broker_is_down(reason.clone())
-                    && let Some(reason) = reason.filter(|_| is_refused)
-                {
-                    let noun = cell.kind.noun();
-                    let warning = format!(
-                        "The GPU service cannot be used at the moment: {reason}. The {noun} goes on there, and its \
-                         result is fetched as soon as that is possible"
-                    );
-                    self.display.warn(cell, &warning).await?;
-                }
-            }
+            Connection::Down(absence) => silence.broker_is_down(absence),
         }
         Ok(())
     }

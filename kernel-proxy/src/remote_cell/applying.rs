@@ -41,7 +41,7 @@ pub(super) async fn receive_and_apply(
     } = receive_state(
         cell,
         &mut cells.link,
-        &cells.display,
+        &mut cells.display,
         state,
         session.ledger,
         patience,

@@ -15,7 +15,7 @@ use super::{
     status_line::Waiting,
     stop::Stop,
     transfer,
-    waits::{applied, connect, on_other, unless_stopped},
+    waits::{applied, connect, connection, on_other, unless_stopped},
 };
 use baton_chunks::Ledger;
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
@@ -67,7 +67,7 @@ pub(crate) async fn attach(
 
 async fn steps(cells: &mut RemoteCells, cell: &mut RemoteCell<'_>) -> Result<(), Stop> {
     cells.link.wake().await;
-    connect(cell, &mut cells.link, &cells.display, CONNECT_PATIENCE).await?;
+    connect(cell, &mut cells.link, &mut cells.display, CONNECT_PATIENCE).await?;
     cells.link.attach(cell.job).await;
     let end = follow(cells, cell).await?;
     let files = files_left(cells, cell, &end).await?;
@@ -125,8 +125,8 @@ async fn follow(cells: &mut RemoteCells, cell: &mut RemoteCell<'_>) -> Result<En
                     JobUpdate::Position(_) | JobUpdate::Cancelling | JobUpdate::TooLarge { .. },
                 ) => continue,
                 Step::Status(status) => {
-                    // A broker that is away for a while continues the job when it returns.
-                    let _ = cell.connection(status)?;
+                    // The job continues, so this waits for a broker that is away for a while.
+                    connection(cell, &mut cells.display, status).await?;
                     continue;
                 }
             },
@@ -139,6 +139,7 @@ async fn follow(cells: &mut RemoteCells, cell: &mut RemoteCell<'_>) -> Result<En
                 continue;
             }
         };
+        cell.has_ended |= matches!(event, JobEvent::Finished(_));
         match (event, finished.take()) {
             (JobEvent::Finished(end), _) if end.salvageable => finished = Some(end),
             (JobEvent::Finished(end), _) => {
@@ -179,7 +180,7 @@ async fn receive_left(
     manifest: Manifest,
     about: AboutState,
 ) -> Result<(OwnedFd, AboutState, Delta), Stop> {
-    let broker = connect(cell, &mut cells.link, &cells.display, cells.patience).await?;
+    let broker = connect(cell, &mut cells.link, &mut cells.display, cells.patience).await?;
     let receiving = transfer::receive_chunks(manifest, Ledger::default(), &broker.chunks);
     let received = unless_stopped(cell, &cells.display, receiving).await?;
     let received = received.map_err(|error| Failure::not_attached(&error, cell.job))?;

@@ -28,25 +28,37 @@ pub(super) enum NoBroker {
     NotYet(String),
     /// The broker cannot serve until a person fixes it. Cells that have begun wait for that.
     Unable(String),
-    /// Another attempt cannot succeed.
-    Never(Obstacle),
+    /// Another attempt cannot succeed until someone removes the obstacle.
+    Refused(Obstacle),
 }
 
 /// Shown to the student unchanged.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Obstacle {
     pub(super) reason: String,
     pub(super) hint: &'static str,
+    /// Only another kernel can use the broker.
+    pub(super) is_final: bool,
+}
+
+impl Obstacle {
+    pub(super) fn new(reason: impl Into<String>, hint: &'static str) -> Self {
+        Self {
+            reason: reason.into(),
+            hint,
+            is_final: false,
+        }
+    }
 }
 
 /// Returns where to connect. If this is the user's own broker, it already accepts connections.
 pub(super) async fn dial_or_start(choice: &BrokerChoice) -> Result<Dial, NoBroker> {
     match choice {
         BrokerChoice::Configured(dial) => Ok(dial.clone()),
-        BrokerChoice::Misconfigured(reason) => Err(NoBroker::Never(Obstacle {
-            reason: reason.clone(),
-            hint: "correct the configuration (`baton config show` checks it), then restart the kernel",
-        })),
+        BrokerChoice::Misconfigured(reason) => Err(NoBroker::Refused(Obstacle::new(
+            reason,
+            "correct the configuration (`baton config show` checks it), then restart the kernel",
+        ))),
         BrokerChoice::OfThisUser {
             runtime_folder,
             start_command,
@@ -54,10 +66,10 @@ pub(super) async fn dial_or_start(choice: &BrokerChoice) -> Result<Dial, NoBroke
             let socket = runtime_folder.join("broker.sock");
             if !own_service::answers(runtime_folder, &socket)? {
                 let Some(command) = start_command else {
-                    return Err(NoBroker::Never(Obstacle {
-                        reason: "no broker is configured, and `autostart` is off".into(),
-                        hint: "run `baton up` in a terminal, or ask your course staff for the broker's address",
-                    }));
+                    return Err(NoBroker::Refused(Obstacle::new(
+                        "no broker is configured, and `autostart` is off",
+                        "run `baton up` in a terminal, or ask your course staff for the broker's address",
+                    )));
                 };
                 start(command, runtime_folder, &socket).await?;
             }
@@ -71,13 +83,11 @@ pub(super) async fn dial_or_start(choice: &BrokerChoice) -> Result<Dial, NoBroke
     }
 }
 
-/// Another attempt cannot succeed before a person has removed the folder or named another one.
+/// Someone must remove the folder or name another one.
 impl From<UnsafeFolder> for NoBroker {
     fn from(problem: UnsafeFolder) -> Self {
-        Self::Never(Obstacle {
-            reason: format!("{problem}, so nothing was sent there"),
-            hint: problem.hint(),
-        })
+        let reason = format!("{problem}, so nothing was sent there");
+        Self::Refused(Obstacle::new(reason, problem.hint()))
     }
 }
 
@@ -152,7 +162,7 @@ mod tests {
 
     async fn check_refused(folder: &Path, why: &str) {
         match dial_or_start(&choice(folder)).await {
-            Err(NoBroker::Never(obstacle)) => {
+            Err(NoBroker::Refused(obstacle)) => {
                 assert!(obstacle.reason.contains(why), "{}", obstacle.reason);
             }
             Ok(dial) => panic!("the notebook trusts {}", dial.address),

@@ -1,8 +1,9 @@
 //! The running cell: what its steps share, its messages to the shim, and how the shim ends it.
 
 use super::{
+    autostart::Obstacle,
     deferred::Applied,
-    failure::{Failure, NamedJob},
+    failure::{Absence, Failure, Meanwhile, NamedJob},
     link::Status,
     session_state::SessionState,
     status_line::StatusLine,
@@ -42,6 +43,9 @@ pub(super) struct RemoteCell<'a> {
     pub(super) state_may_have_arrived: bool,
     /// The cell may have written files.
     pub(super) started: bool,
+    pub(super) has_ended: bool,
+    /// The obstacle that its owner was last warned of, since the broker could last be used.
+    pub(super) warned_of: Option<Obstacle>,
     /// The shim will submit the cell again.
     pub(super) withdrawn: bool,
     /// The student interrupted it, and the broker has been asked to cancel its job.
@@ -171,6 +175,8 @@ impl<'a> RemoteCell<'a> {
             session_before: None,
             state_may_have_arrived: false,
             started: false,
+            has_ended: false,
+            warned_of: None,
             withdrawn: false,
             cancelled_here: false,
             comms: Vec::new(),
@@ -224,12 +230,25 @@ impl<'a> RemoteCell<'a> {
         }
     }
 
-    /// How long it waits for a broker that is unreachable. A cell that outlives its kernel goes on, so its result is
-    /// never given up.
+    /// How long it waits for a broker that is unreachable. The result of a cell that continues alone is never given up.
     pub(super) fn patience(&self, usual: Duration) -> Duration {
-        match self.kind.outlives_kernel() && self.started {
+        match self.continues_alone() {
             true => Duration::MAX,
             false => usual,
+        }
+    }
+
+    /// The broker lets it continue although its notebook is away.
+    fn continues_alone(&self) -> bool {
+        self.kind.outlives_kernel() && self.started
+    }
+
+    /// What happens to it while the broker refuses its notebook.
+    pub(super) fn meanwhile(&self) -> Meanwhile {
+        match self.has_ended {
+            true => Meanwhile::HasEnded,
+            false if self.continues_alone() => Meanwhile::Continues,
+            false => Meanwhile::Stops,
         }
     }
 
@@ -237,19 +256,27 @@ impl<'a> RemoteCell<'a> {
         self.began.elapsed()
     }
 
-    /// What the link's status means for this cell.
+    /// What the link's status means for this cell. A cell that no worker has does not wait for a broker that refuses its
+    /// notebook: the broker gives it up within seconds.
     pub(super) fn connection(&self, status: Status) -> Result<Connection, Stop> {
         match status {
             Status::Up(broker) => Ok(Connection::Up(broker)),
-            Status::Down { reason } => Ok(Connection::Down { reason }),
-            Status::Unable { reason } if self.is_stored => Ok(Connection::Down {
-                reason: Some(reason),
-            }),
-            Status::Refused(obstacle) if self.is_stored => Ok(Connection::Down {
-                reason: Some(obstacle.reason),
-            }),
+            Status::Down { reason } => Ok(Connection::Down(Absence::NoAnswer { reason })),
+            Status::Unable { reason } if self.is_stored => {
+                let reason = Some(reason);
+                Ok(Connection::Down(Absence::NoAnswer { reason }))
+            }
+            Status::Refused(obstacle) if self.worker.is_some() && !obstacle.is_final => {
+                Ok(Connection::Down(Absence::Refused(obstacle)))
+            }
             Status::Unable { reason } => Err(Failure::unable(&reason, self.named_job()).into()),
-            Status::Refused(obstacle) => Err(Failure::refused(&obstacle, self.named_job()).into()),
+            Status::Refused(obstacle) if self.continues_alone() => {
+                let failure = Failure::left(&obstacle, self.named_job());
+                Err(Stop::Detached(Box::new(failure)))
+            }
+            Status::Refused(obstacle) => {
+                Err(Failure::refused(&obstacle, self.named_job(), self.started).into())
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! Why a cell, or what else a job runs, returned no result, in words for its owner: what happened, whether the
+//! Why a job (a cell, block, call or run) returned no result, in words for its owner: what happened, whether the
 //! variables are safe, what to do next.
 
 use super::autostart::Obstacle;
@@ -12,11 +12,18 @@ use baton_protocol::{
 use baton_transport::{LinkError, TransferError};
 use std::error::Error;
 
-/// What a message says of the job that it is about: its id is for staff, its kind for its owner.
+/// The job that a message is about. Staff need its id; its owner needs to read what it runs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NamedJob {
     pub(super) id: JobId,
     pub(super) kind: JobKind,
+}
+
+/// Why the broker cannot be used at the moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Absence {
+    NoAnswer { reason: Option<String> },
+    Refused(Obstacle),
 }
 
 pub(super) fn no_answer(reason: Option<&str>) -> String {
@@ -43,9 +50,38 @@ fn hint(obstacle: &Obstacle, kind: JobKind) -> String {
     }
 }
 
+/// What happens to a job whose notebook the broker refuses.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Meanwhile {
+    /// It does not need its notebook.
+    Continues,
+    /// The broker waits a few seconds for its notebook.
+    Stops,
+    HasEnded,
+}
+
+/// Tells the owner of a job about an obstacle that its notebook waits for.
+pub(super) fn warn_of(obstacle: &Obstacle, kind: JobKind, meanwhile: Meanwhile) -> String {
+    let noun = kind.noun();
+    let meanwhile = match meanwhile {
+        Meanwhile::Continues => format!("The {noun} continues on the GPU machine, and its result"),
+        Meanwhile::Stops => format!(
+            "The {noun} is stopped unless that changes within seconds, and what it has changed until then"
+        ),
+        Meanwhile::HasEnded => format!("The {noun} has ended, and its result"),
+    };
+    let (what, hint) = (cannot_use(obstacle, kind), hint(obstacle, kind));
+    format!("{what}. {meanwhile} is fetched as soon as possible\nhint: {hint}")
+}
+
 fn again(kind: JobKind) -> String {
     let again = run_again(kind);
     format!("{again}; if it fails again, run `baton doctor` in a terminal")
+}
+
+fn unused(kind: JobKind) -> String {
+    let noun = kind.noun();
+    format!(". The {noun} had started, and its result will not be used")
 }
 
 /// The end of a call that returns no result.
@@ -76,20 +112,43 @@ impl Failure {
         Self::new(Outcome::WorkerLost, error, job)
     }
 
-    pub(super) fn no_answer(reason: Option<&str>, job: NamedJob, started: bool) -> Self {
+    /// The job does not wait any longer for the broker.
+    pub(super) fn absent(absence: &Absence, job: NamedJob, started: bool) -> Self {
+        match absence {
+            Absence::NoAnswer { reason } => Self::no_answer(reason.as_deref(), job, started),
+            Absence::Refused(obstacle) => Self::refused(obstacle, job, started),
+        }
+    }
+
+    fn no_answer(reason: Option<&str>, job: NamedJob, started: bool) -> Self {
         let NamedJob { id, kind } = job;
         let (mut what, mut hint) = (no_answer(reason), again(kind));
         if started {
-            let noun = kind.noun();
-            what += &format!(". The {noun} had started, and its result will not be used");
+            what += &unused(kind);
             hint = check_and_run_again(kind);
         }
         Self::service(with_ordinary_cells(&what, kind), hint, id)
     }
 
-    pub(super) fn refused(obstacle: &Obstacle, NamedJob { id, kind }: NamedJob) -> Self {
-        let what = cannot_use(obstacle, kind);
-        Self::service(with_safety(&what, kind), hint(obstacle, kind), id)
+    pub(super) fn refused(obstacle: &Obstacle, job: NamedJob, started: bool) -> Self {
+        let NamedJob { id, kind } = job;
+        let (mut what, mut hint) = (cannot_use(obstacle, kind), hint(obstacle, kind));
+        if started {
+            what += &unused(kind);
+            hint += &format!("; {}", check_and_run_again(kind));
+        }
+        Self::service(with_safety(&what, kind), hint, id)
+    }
+
+    /// The cell outlives its kernel, which can no longer use the broker.
+    pub(super) fn left(obstacle: &Obstacle, NamedJob { id, kind }: NamedJob) -> Self {
+        let (noun, what, hint) = (
+            kind.noun(),
+            cannot_use(obstacle, kind),
+            hint(obstacle, kind),
+        );
+        let hint = format!("{hint}; then %gpu_attach restores what the {noun} left");
+        Self::service(with_safety(&what, kind), hint, id)
     }
 
     pub(super) fn unable(reason: &str, NamedJob { id, kind }: NamedJob) -> Self {
@@ -270,10 +329,7 @@ mod tests {
 
     #[test]
     fn a_run_has_no_kernel_to_restart() {
-        let obstacle = Obstacle {
-            reason: "it is wrong".to_owned(),
-            hint: "correct it, then restart the kernel",
-        };
+        let obstacle = Obstacle::new("it is wrong", "correct it, then restart the kernel");
         for (kind, expected) in [
             (JobKind::Cell, "correct it, then restart the kernel"),
             (JobKind::Notebook, "correct it, then start the run again"),

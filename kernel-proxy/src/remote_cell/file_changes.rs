@@ -95,7 +95,7 @@ struct Fetched {
 /// remains unknown what the cell changed.
 async fn fetch(
     files: &NotebookFiles,
-    display: &Display,
+    display: &mut Display,
     cell: &mut RemoteCell<'_>,
     link: &mut Link,
     changes: &Payload,

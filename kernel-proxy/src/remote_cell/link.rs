@@ -104,8 +104,7 @@ pub(super) enum Status {
     Unable {
         reason: String,
     },
-    /// Another attempt cannot succeed before a person has removed the obstacle. The driver keeps trying while jobs are
-    /// open.
+    /// Another attempt cannot succeed until someone removes the obstacle. The driver keeps trying while jobs are open.
     Refused(Obstacle),
 }
 

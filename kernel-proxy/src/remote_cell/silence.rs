@@ -1,6 +1,11 @@
 //! How long a submitted cell waits for a broker that does not answer.
 
-use super::{cell::RemoteCell, failure::Failure, link::Link, stop::Stop};
+use super::{
+    cell::RemoteCell,
+    failure::{Absence, Failure},
+    link::Link,
+    stop::Stop,
+};
 use baton_protocol::{JobId, proxy::FromProxy};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -16,10 +21,8 @@ pub(super) struct Silence {
     cancelling: bool,
     /// When an interrupted cell no longer waits for the broker.
     until: Option<Instant>,
-    /// Since when the broker is unreachable.
-    down_since: Option<Instant>,
-    /// Why the last attempt to reach it failed.
-    reason: Option<String>,
+    /// Since when the broker cannot be used, and why the last attempt to reach it failed.
+    down: Option<(Instant, Absence)>,
 }
 
 impl Silence {
@@ -44,21 +47,21 @@ impl Silence {
 
     /// Returns whether it must be asked to cancel the job again: the first message may have been lost.
     pub(super) fn broker_is_up(&mut self) -> bool {
-        (self.down_since, self.reason) = (None, None);
+        self.down = None;
         self.cancelling
     }
 
-    /// Returns whether the reason is another one than before.
-    pub(super) fn broker_is_down(&mut self, reason: Option<String>) -> bool {
-        let since = *self.down_since.get_or_insert_with(Instant::now);
+    pub(super) fn broker_is_down(&mut self, absence: Absence) {
+        let since = self
+            .down
+            .take()
+            .map_or_else(Instant::now, |(since, _)| since);
         self.until = self.cancelling.then(|| since + CANCEL_PATIENCE);
-        let is_new = self.reason != reason;
-        self.reason = reason;
-        is_new
+        self.down = Some((since, absence));
     }
 
     pub(super) fn is_down(&self) -> bool {
-        self.down_since.is_some()
+        self.down.is_some()
     }
 
     /// When to [`Self::check`], if not earlier.
@@ -72,10 +75,9 @@ impl Silence {
         if self.until.is_some_and(|until| until <= Instant::now()) {
             return Err(Stop::Cancelled);
         }
-        match self.down_since {
-            Some(since) if since.elapsed() > cell.patience(patience) => {
-                let reason = self.reason.as_deref();
-                Err(Failure::no_answer(reason, cell.named_job(), cell.started).into())
+        match &self.down {
+            Some((since, absence)) if since.elapsed() > cell.patience(patience) => {
+                Err(Failure::absent(absence, cell.named_job(), cell.started).into())
             }
             _ => Ok(()),
         }

@@ -1,6 +1,9 @@
 //! Why a cell ends early, and whether it can reach the broker.
 
-use super::{failure::Failure, link::BrokerAccess};
+use super::{
+    failure::{Absence, Failure},
+    link::BrokerAccess,
+};
 use baton_protocol::{CallId, shim::Run};
 use baton_transport::frames::FrameError;
 
@@ -8,9 +11,7 @@ use baton_transport::frames::FrameError;
 pub(super) enum Connection {
     Up(BrokerAccess),
     /// It is worth waiting for.
-    Down {
-        reason: Option<String>,
-    },
+    Down(Absence),
 }
 
 /// Why a cell ends without a result.
@@ -23,7 +24,7 @@ pub(super) enum Stop {
     Ending(CallId),
     KernelGone,
     Failed(Box<Failure>),
-    /// The cell's changes do not fit here, and another call can attach the cell.
+    /// The cell's changes do not fit here, or cannot arrive here. Another call or kernel can attach the cell.
     Detached(Box<Failure>),
     Shim(FrameError),
 }

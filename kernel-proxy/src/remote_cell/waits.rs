@@ -1,5 +1,5 @@
-//! How a running cell waits: for the broker, for its result, and for the shim. Meanwhile its status line is refreshed, and
-//! the shim can stop it.
+//! How a running cell waits: for the broker, for its result, and for the shim. Meanwhile the shim can stop it; the wait
+//! for the broker also refreshes its status line.
 //!
 //! **Invariant:** every wait answers the shim's requests for earlier output. The notebook kernel runs nothing else until
 //! it has the answer.
@@ -7,8 +7,8 @@
 use super::{
     cell::RemoteCell,
     display::Display,
-    failure::Failure,
-    link::{BrokerAccess, Link},
+    failure::{Absence, Failure, warn_of},
+    link::{BrokerAccess, Link, Status},
     notebook_files::NotebookFiles,
     stop::{Connection, Stop},
     transfer,
@@ -51,23 +51,44 @@ pub(super) async fn unless_stopped<Done>(
     }
 }
 
+/// Whether the cell can reach the broker. Shows that in its status line, and warns once of each obstacle.
+pub(super) async fn connection(
+    cell: &mut RemoteCell<'_>,
+    display: &mut Display,
+    status: Status,
+) -> Result<Connection, Stop> {
+    let connection = cell.connection(status)?;
+    cell.status_line
+        .is_offline(matches!(connection, Connection::Down(_)));
+    match &connection {
+        Connection::Up(_) => cell.warned_of = None,
+        Connection::Down(Absence::Refused(obstacle))
+            if cell.warned_of.as_ref() != Some(obstacle) =>
+        {
+            cell.warned_of = Some(obstacle.clone());
+            let warning = warn_of(obstacle, cell.kind, cell.meanwhile());
+            display.warn(cell, &warning).await?;
+        }
+        Connection::Down(_) => {}
+    }
+    Ok(connection)
+}
+
 /// Waits until the broker is connected, unless further attempts cannot succeed.
 pub(super) async fn connect(
     cell: &mut RemoteCell<'_>,
     link: &mut Link,
-    display: &Display,
+    display: &mut Display,
     patience: Duration,
 ) -> Result<BrokerAccess, Stop> {
     let since = Instant::now();
     loop {
-        let reason = match cell.connection(link.status())? {
+        let absence = match connection(cell, display, link.status()).await? {
             Connection::Up(broker) => return Ok(broker),
-            Connection::Down { reason } => reason,
+            Connection::Down(absence) => absence,
         };
         if since.elapsed() > patience {
-            return Err(
-                Failure::no_answer(reason.as_deref(), cell.named_job(), cell.started).into(),
-            );
+            return Err(Failure::absent(&absence, cell.named_job(), cell.started).into());
         }
         let refresh = cell.status_line.next_refresh(cell.now());
         tokio::select! {
@@ -82,7 +103,7 @@ pub(super) async fn connect(
 pub(super) async fn receive_state(
     cell: &mut RemoteCell<'_>,
     link: &mut Link,
-    display: &Display,
+    display: &mut Display,
     mut state: State,
     mut ledger: Ledger,
     patience: Duration,

@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod messages;
+mod refusals;
 mod results;
 mod scripted;

@@ -107,7 +107,7 @@ impl Driver {
                     },
                 ),
                 NoBroker::Unable(reason) => (reason.clone(), Status::Unable { reason }),
-                NoBroker::Never(obstacle) => {
+                NoBroker::Refused(obstacle) => {
                     self.status.send_replace(Status::Refused(obstacle));
                     let goes_on = match self.has_open_jobs() {
                         // Another person may remove the obstacle, and jobs that run wait for that.
@@ -463,26 +463,26 @@ enum Noted {
 fn no_broker(error: LinkError, waits: bool) -> NoBroker {
     let reason = with_causes(&error);
     match error {
-        LinkError::Unauthorized { address, problem } => NoBroker::Never(Obstacle {
-            reason: format!("the broker at {address} {problem}"),
-            hint: problem.hint(),
-        }),
-        LinkError::TooMuch { problem, .. } if !waits => NoBroker::Never(Obstacle {
-            reason: problem.detail,
-            hint: "shut down notebooks that you do not use, then try again",
-        }),
-        LinkError::Certificate { address, problem } if !waits => NoBroker::Never(Obstacle {
-            reason: format!("there is no safe connection to the broker at {address}: {problem}"),
-            hint: problem.hint(),
-        }),
-        LinkError::CaFile { .. } => NoBroker::Never(Obstacle {
+        LinkError::Unauthorized { address, problem } => NoBroker::Refused(Obstacle::new(
+            format!("the broker at {address} {problem}"),
+            problem.hint(),
+        )),
+        LinkError::TooMuch { problem, .. } if !waits => NoBroker::Refused(Obstacle::new(
+            problem.detail,
+            "shut down notebooks that you do not use, then try again",
+        )),
+        LinkError::Certificate { address, problem } if !waits => NoBroker::Refused(Obstacle::new(
+            format!("there is no safe connection to the broker at {address}: {problem}"),
+            problem.hint(),
+        )),
+        LinkError::CaFile { .. } => NoBroker::Refused(Obstacle::new(
             reason,
-            hint: "correct `ca_file` (`baton config show` says where it is set), then restart the kernel",
-        }),
-        LinkError::Refused { problem } => NoBroker::Never(Obstacle {
-            reason: problem.detail,
-            hint: "correct `broker_address` (`baton config show` says where it is set), then restart the kernel",
-        }),
+            "correct `ca_file` (`baton config show` says where it is set), then restart the kernel",
+        )),
+        LinkError::Refused { problem } => NoBroker::Refused(Obstacle::new(
+            problem.detail,
+            "correct `broker_address` (`baton config show` says where it is set), then restart the kernel",
+        )),
         LinkError::Unable { .. } => NoBroker::Unable(reason),
         _ => NoBroker::NotYet(reason),
     }
@@ -490,23 +490,28 @@ fn no_broker(error: LinkError, waits: bool) -> NoBroker {
 
 fn refused(refusal: &Refusal) -> NoBroker {
     let reason = refusal.to_string();
-    let hint = match refusal {
+    let (hint, is_final) = match refusal {
         Refusal::Unable { .. } => return NoBroker::Unable(reason),
-        Refusal::NotInCourse { .. } | Refusal::WhichCourse { .. } => {
-            "name the course with `course` in ~/.config/baton/config.toml or with BATON_COURSE, then restart the kernel"
-        }
-        Refusal::NotYours {} => "restart the kernel",
+        Refusal::NotInCourse { .. } | Refusal::WhichCourse { .. } => (
+            "name the course with `course` in ~/.config/baton/config.toml or with BATON_COURSE, then restart the kernel",
+            false,
+        ),
+        Refusal::NotYours {} => ("restart the kernel", true),
         // The last four are for workers only.
         Refusal::ProtocolVersion { .. }
         | Refusal::NoHello {}
         | Refusal::NotYourName { .. }
         | Refusal::WorkerConnected { .. }
         | Refusal::Replaced { .. }
-        | Refusal::OutOfBounds { .. } => {
-            "install the same version of Baton on both ends, or ask your course staff"
-        }
+        | Refusal::OutOfBounds { .. } => (
+            "install the same version of Baton on both ends, or ask your course staff",
+            true,
+        ),
     };
-    NoBroker::Never(Obstacle { reason, hint })
+    NoBroker::Refused(Obstacle {
+        is_final,
+        ..Obstacle::new(reason, hint)
+    })
 }
 
 fn owner() -> String {

@@ -22,7 +22,7 @@ use axum::{
 use baton_jupyter_wire::shim::of_peer;
 use baton_protocol::{
     CallId, ChunkHash, Finished, JobEvent, JobId, JobKind, Manifest, NumberedEvent, Outcome, Piece,
-    Priority, State, Submission, decode, encode,
+    Priority, Refusal, RemoteError, State, Submission, decode, encode,
     proxy::{FromProxy, ToProxy},
     shim::{Run, SegmentView, Snapshot, ToNotebook},
 };
@@ -46,7 +46,11 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A background cell that was submitted, and the shim that runs it.
 pub(super) async fn submit_background_cell(broker: &mut Broker) -> (Shim, Submission) {
-    let mut shim = Shim::start(broker, JobKind::Background);
+    submit_cell(broker, JobKind::Background).await
+}
+
+pub(super) async fn submit_cell(broker: &mut Broker, kind: JobKind) -> (Shim, Submission) {
+    let mut shim = Shim::start(broker, kind);
     shim.run("train()").await;
     broker.welcome().await;
     (shim, broker.submission().await)
@@ -125,13 +129,23 @@ impl Broker {
 
     /// Answers the proxy's greeting.
     pub(super) async fn greet(&mut self) {
-        assert!(matches!(self.receive().await, FromProxy::Hello { .. }));
         let welcome = ToProxy::Welcome {
             broker_version: "test".to_owned(),
             autosave: false,
             course: None,
         };
-        self.send(&welcome).await;
+        self.answer_greeting(&welcome).await;
+    }
+
+    /// Accepts the proxy's next connection, and refuses the notebook.
+    pub(super) async fn refuse(&mut self, refusal: Refusal) {
+        self.accept().await;
+        self.answer_greeting(&ToProxy::Refused(refusal)).await;
+    }
+
+    async fn answer_greeting(&mut self, answer: &ToProxy) {
+        assert!(matches!(self.receive().await, FromProxy::Hello { .. }));
+        self.send(answer).await;
     }
 
     /// Ends the connection, like a broker that shuts down.
@@ -169,7 +183,7 @@ impl Broker {
         self.send(&ToProxy::Events { job, events }).await;
     }
 
-    async fn send(&mut self, message: &ToProxy) {
+    pub(super) async fn send(&mut self, message: &ToProxy) {
         self.send_frame(Message::Binary(encode(message).into()))
             .await;
     }
@@ -301,6 +315,42 @@ impl Shim {
             message => Some(message),
         })
         .await
+    }
+
+    /// Waits for an output with this text.
+    pub(super) async fn until_shown(&mut self, text: &str) {
+        let shows = |content: &[u8]| String::from_utf8_lossy(content).contains(text);
+        self.until(|message| match message {
+            ToNotebook::Publish { output, .. } => shows(&output.content).then_some(()),
+            ToNotebook::Failed { error, .. } => panic!("{error:?}"),
+            _ => None,
+        })
+        .await;
+    }
+
+    pub(super) async fn until_started(&mut self) {
+        self.until(|message| matches!(message, ToNotebook::Started { .. }).then_some(()))
+            .await;
+    }
+
+    /// Waits until the cell has failed.
+    pub(super) async fn failure(&mut self) -> RemoteError {
+        self.until(|message| match message {
+            ToNotebook::Failed { error, .. } => Some(error),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Waits for the result of the cell, and applies it.
+    pub(super) async fn apply_result(&mut self) {
+        let finished = self.until(|message| match message {
+            ToNotebook::Finished { call, delta, .. } => Some((call, delta)),
+            _ => None,
+        });
+        let (call, delta) = finished.await;
+        assert!(delta.is_some());
+        self.send(FromNotebook::Applied { call, error: None }).await;
     }
 
     /// Skips messages until `select` returns something.
