@@ -338,8 +338,10 @@ impl RemoteCells {
             Step::Update(JobUpdate::Lost) => {
                 return Err(Failure::job_lost(cell.named_job(), cell.started).into());
             }
-            Step::Update(JobUpdate::TooLarge { bytes }) => {
-                return Err(Failure::too_large(bytes, cell.named_job()).into());
+            Step::Update(JobUpdate::TooLarge(excess)) => {
+                // What was not sent is the submission, unless the broker has it.
+                cell.state_may_have_arrived = cell.is_stored;
+                return Err(Failure::too_large(excess, cell.named_job(), cell.started).into());
             }
             Step::Update(JobUpdate::Position(mut position)) => {
                 cell.is_stored = true;

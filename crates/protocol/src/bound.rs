@@ -2,12 +2,30 @@
 
 use crate::{codec::has_at_most, encode, encoded_bytes};
 use serde::Serialize;
+use std::fmt;
 
 /// The most bytes in a message, and the most elements in all of its lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bound {
     pub bytes: usize,
     pub elements: usize,
+}
+
+/// Of what a message has too much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Excess {
+    Bytes(usize),
+    /// It has more than this.
+    Elements(usize),
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(text, "{bytes} bytes"),
+            Self::Elements(most) => write!(text, "more than {most} elements"),
+        }
+    }
 }
 
 impl Bound {
@@ -33,15 +51,19 @@ impl Bound {
     pub fn allows(self, value: &impl Serialize) -> bool {
         let bytes = encoded_bytes(value);
         self.allows_without_count(bytes)
-            || (bytes <= self.bytes && self.allows_encoded(&encode(value)))
+            || (bytes <= self.bytes && self.check_encoded(&encode(value)).is_ok())
     }
 
-    /// Whether the document is within the bound.
-    #[must_use]
-    pub fn allows_encoded(self, document: &[u8]) -> bool {
+    /// Fails if the document is not within the bound.
+    pub fn check_encoded(self, document: &[u8]) -> Result<(), Excess> {
         let bytes = document.len();
-        self.allows_without_count(bytes)
-            || (bytes <= self.bytes && has_at_most(document, self.elements).is_ok())
+        if self.allows_without_count(bytes) {
+            return Ok(());
+        }
+        if bytes > self.bytes {
+            return Err(Excess::Bytes(bytes));
+        }
+        has_at_most(document, self.elements).map_err(|_| Excess::Elements(self.elements))
     }
 
     /// Each element takes at least one byte, so there is nothing to count in a short document.
@@ -60,19 +82,21 @@ mod tests {
         elements: 20,
     };
 
-    fn check(value: &impl Serialize, expected: bool) {
-        assert_eq!(SMALL.allows(value), expected);
-        assert_eq!(SMALL.allows_encoded(&encode(value)), expected);
+    fn check(value: &impl Serialize, expected: Result<(), Excess>) {
+        assert_eq!(SMALL.allows(value), expected.is_ok());
+        assert_eq!(SMALL.check_encoded(&encode(value)), expected);
     }
 
     #[test]
     fn bytes_and_elements_are_bounded() {
-        check(&vec![0_u8; 20], true);
-        check(&vec![0_u8; 21], false);
-        check(&(vec![0_u8; 9], vec![0_u8; 9]), true);
-        check(&(vec![0_u8; 9], vec![0_u8; 10]), false);
+        let too_many = Err(Excess::Elements(20));
+        check(&vec![0_u8; 20], Ok(()));
+        check(&vec![0_u8; 21], too_many);
+        check(&(vec![0_u8; 9], vec![0_u8; 9]), Ok(()));
+        check(&(vec![0_u8; 9], vec![0_u8; 10]), too_many);
         let payload = |bytes: usize| Payload(vec![Piece::Inline(vec![0; bytes].into())]);
-        check(&payload(80), true);
-        check(&payload(100), false);
+        check(&payload(80), Ok(()));
+        let too_long = Excess::Bytes(encode(&payload(100)).len());
+        check(&payload(100), Err(too_long));
     }
 }

@@ -33,7 +33,7 @@ mod state;
 pub mod wording;
 pub mod worker;
 
-pub use bound::Bound;
+pub use bound::{Bound, Excess};
 pub use chunk::{
     CHUNK_BYTES, ChunkHash, ChunkHashError, INLINE_BYTES, LEAST_COUNTED_BYTES, counted_bytes,
 };

@@ -5,7 +5,7 @@
 
 use crate::{Api, Backoff, Dial, LinkError, objects::ObjectClient};
 use baton_protocol::{
-    CHUNK_BYTES, ChunkHash, Grant, Grants, NotebookId, api::Problem, decode, encode,
+    CHUNK_BYTES, ChunkHash, Excess, Grant, Grants, NotebookId, api::Problem, decode, encode,
 };
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::stream;
@@ -280,8 +280,8 @@ impl ChunkClient {
         const PATH: &str = "/v1/chunks";
         let mut parts: Vec<Result<Bytes, std::convert::Infallible>> = Vec::new();
         for (_, bytes) in chunks {
-            let length = u32::try_from(bytes.len())
-                .map_err(|_| LinkError::TooLarge { bytes: bytes.len() })?;
+            let excess = Excess::Bytes(bytes.len());
+            let length = u32::try_from(bytes.len()).map_err(|_| LinkError::TooLarge { excess })?;
             parts.push(Ok(Bytes::copy_from_slice(&length.to_be_bytes())));
             parts.push(Ok(bytes.clone()));
         }

@@ -93,9 +93,9 @@ impl<Incoming: DeserializeOwned, Outgoing: Serialize> Connection<Incoming, Outgo
     /// still be used.
     pub async fn send(&mut self, message: &Outgoing) -> Result<(), LinkError> {
         let bytes = encode(message);
-        if !Bound::MESSAGE.allows_encoded(&bytes) {
-            return Err(LinkError::TooLarge { bytes: bytes.len() });
-        }
+        Bound::MESSAGE
+            .check_encoded(&bytes)
+            .map_err(|excess| LinkError::TooLarge { excess })?;
         let sending = self.socket.send(Message::binary(bytes));
         match timeout(SEND_TIMEOUT, sending).await {
             Ok(result) => result.map_err(|error| unreachable(&self.dial.address, error)),

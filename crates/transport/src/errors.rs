@@ -2,7 +2,7 @@
 
 use crate::token::Token;
 use baton_chunks::Severity;
-use baton_protocol::{ChunkHash, DecodeError, address::BrokerAddress, api::Problem};
+use baton_protocol::{ChunkHash, DecodeError, Excess, address::BrokerAddress, api::Problem};
 use std::{error::Error, fmt, path::PathBuf, time::Duration};
 
 type Source = Box<dyn Error + Send + Sync>;
@@ -75,8 +75,8 @@ pub enum LinkError {
     #[error("The broker answered {status}: {text}")]
     Status { status: u16, text: String },
     /// The broker would not accept the message, also later and over another connection.
-    #[error("A message of {bytes} bytes is too large to be sent")]
-    TooLarge { bytes: usize },
+    #[error("A message of {excess} is too large to be sent")]
+    TooLarge { excess: Excess },
     #[error("The broker sent an invalid response: {0}")]
     Answer(&'static str),
     #[error(transparent)]

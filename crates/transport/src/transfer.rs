@@ -57,7 +57,7 @@ pub enum TransferError {
     #[error("The worker's result is missing")]
     NoResult,
     /// The manifest is larger than [`Bound::STATE`].
-    #[error("It has so many small objects that their list alone is too large")]
+    #[error("There are so many small objects that their list alone is too large")]
     TooManyObjects,
 }
 

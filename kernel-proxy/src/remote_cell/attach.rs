@@ -122,7 +122,7 @@ async fn follow(cells: &mut RemoteCells, cell: &mut RemoteCell<'_>) -> Result<En
                 Step::Update(JobUpdate::Event(event)) => *event,
                 // An attached job is sent nothing that could be too large.
                 Step::Update(
-                    JobUpdate::Position(_) | JobUpdate::Cancelling | JobUpdate::TooLarge { .. },
+                    JobUpdate::Position(_) | JobUpdate::Cancelling | JobUpdate::TooLarge(_),
                 ) => continue,
                 Step::Status(status) => {
                     // The job continues, so this waits for a broker that is away for a while.

@@ -6,7 +6,7 @@ use baton_chunks::StateError;
 use baton_humanize::{bytes, with_causes};
 use baton_mirror::FilesError;
 use baton_protocol::{
-    Bound, JobId, JobKind, Outcome, RemoteError,
+    Bound, Excess, JobId, JobKind, Outcome, RemoteError,
     wording::{self, check_and_run_again, run_again, with_ordinary_cells, with_safety},
 };
 use baton_transport::{LinkError, TransferError};
@@ -212,7 +212,7 @@ impl Failure {
                 (format!("{causes} of this {noun}"), smaller)
             }
             TransferError::TooManyObjects => (
-                format!("{first} {noun} could not be sent: {causes}"),
+                format!("{first} {noun} could not be sent ({causes})"),
                 "keep many small arrays in one large array, or delete those that are no longer \
                  needed"
                     .to_owned(),
@@ -230,14 +230,23 @@ impl Failure {
     }
 
     /// The broker accepts neither the cell nor, if it has started, an answer to its question.
-    pub(super) fn too_large(message_bytes: usize, NamedJob { id, kind }: NamedJob) -> Self {
+    pub(super) fn too_large(excess: Excess, job: NamedJob, started: bool) -> Self {
+        let NamedJob { id, kind } = job;
+        let (has, most) = match excess {
+            Excess::Bytes(count) => (bytes(count as u64), bytes(Bound::MESSAGE.bytes as u64)),
+            Excess::Elements(most) => ("too many elements".to_owned(), format!("{most}")),
+        };
+        let noun = kind.noun();
         let what = format!(
-            "This {} sent a message of {}, and the GPU service accepts {}",
-            kind.noun(),
-            bytes(message_bytes as u64),
-            bytes(Bound::MESSAGE.bytes as u64)
+            "The message of this {noun} has {has}, and the GPU service accepts at most {most}"
         );
-        let hint = "put data into a file beside the notebook and read it from there";
+        let mut hint = format!(
+            "put data into a file in {} and read it from there",
+            wording::folder(kind)
+        );
+        if started {
+            hint += &format!("; {}", check_and_run_again(kind));
+        }
         Self::service(with_safety(&what, kind), hint, id)
     }
 

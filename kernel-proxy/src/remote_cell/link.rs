@@ -7,7 +7,7 @@ mod driver;
 mod followed;
 
 use super::{autostart::Obstacle, status_line::ShownQueuePosition};
-use baton_protocol::{Answer, JobEvent, JobId, Outcome, Submission, proxy::FromProxy};
+use baton_protocol::{Answer, Excess, JobEvent, JobId, Outcome, Submission, proxy::FromProxy};
 use baton_transport::{ChunkClient, Token};
 use std::collections::VecDeque;
 use tokio::sync::{mpsc, watch};
@@ -72,9 +72,7 @@ pub(super) enum JobUpdate {
     /// The broker lost a job that it had reported before.
     Lost,
     /// The broker would not accept the submission or an answer.
-    TooLarge {
-        bytes: usize,
-    },
+    TooLarge(Excess),
 }
 
 pub(super) enum Step {

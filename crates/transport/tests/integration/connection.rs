@@ -117,17 +117,22 @@ async fn what_the_broker_would_not_accept_is_not_sent() {
     let mut connection: Proxy = connect(&server.dial, "/v1/proxy").await.unwrap();
     let job = JobId::random();
     let piece = Piece::Inline("".into());
-    for answer in [
-        Answer::Input(Some("x".repeat(Bound::MESSAGE.bytes))),
-        Answer::Files(Payload(vec![piece; Bound::MESSAGE.elements + 1])),
+    let Bound { bytes, elements } = Bound::MESSAGE;
+    for (answer, expected) in [
+        (Answer::Input(Some("x".repeat(bytes))), " bytes is"),
+        (
+            Answer::Files(Payload(vec![piece; elements + 1])),
+            " elements is",
+        ),
     ] {
         let message = FromProxy::Answer {
             job,
             question: 1,
             answer,
         };
-        let error = connection.send(&message).await;
-        assert!(matches!(error, Err(LinkError::TooLarge { .. })));
+        let error = connection.send(&message).await.unwrap_err();
+        assert!(matches!(error, LinkError::TooLarge { .. }));
+        assert!(error.to_string().contains(expected), "{error}");
     }
     connection.send(&FromProxy::Cancel { job }).await.unwrap();
     let answer = connection.receive().await.unwrap();

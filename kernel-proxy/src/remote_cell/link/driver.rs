@@ -248,10 +248,10 @@ impl Driver {
     async fn send(&self, broker: &mut Broker, message: &FromProxy) -> Result<(), LinkError> {
         match (broker.send(message).await, message) {
             (
-                Err(LinkError::TooLarge { bytes }),
+                Err(LinkError::TooLarge { excess }),
                 FromProxy::Submit(Submission { job, .. }) | FromProxy::Answer { job, .. },
             ) => {
-                self.send_update(*job, JobUpdate::TooLarge { bytes }).await;
+                self.send_update(*job, JobUpdate::TooLarge(excess)).await;
                 Ok(())
             }
             (sent, _) => sent,

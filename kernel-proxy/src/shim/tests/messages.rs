@@ -1,7 +1,11 @@
 //! Messages between a shim and a broker that the proxy may not or cannot pass on at once.
 
 use super::scripted::{Broker, Shim};
-use baton_protocol::{Bound, JobKind, Submission, proxy::FromProxy, shim::SegmentView};
+use baton_protocol::{
+    Bound, JobKind, Submission,
+    proxy::FromProxy,
+    shim::{SegmentView, ToNotebook},
+};
 
 #[tokio::test]
 async fn a_cell_that_no_broker_accepts_fails_once() {
@@ -9,8 +13,16 @@ async fn a_cell_that_no_broker_accepts_fails_once() {
     let mut shim = Shim::start(&broker, JobKind::Block);
     shim.run(&"x".repeat(Bound::MESSAGE.bytes)).await;
     broker.welcome().await;
-    let error = shim.failure().await.value;
-    assert!(error.contains("accepts 60 MiB"), "{error}");
+    let failed = shim.until(|message| match message {
+        ToNotebook::Failed {
+            error, table_kept, ..
+        } => Some((error, table_kept)),
+        _ => None,
+    });
+    let (error, table_kept) = failed.await;
+    assert!(error.value.contains("accepts at most 60 MiB"), "{error:?}");
+    assert!(error.hint.unwrap().contains("a file in the current folder"));
+    assert!(table_kept, "nothing was sent");
     check_goes_on(broker, shim).await;
 }
 
