@@ -136,20 +136,20 @@ pub(super) async fn show(
         if !is_full {
             had_room = Instant::now();
         }
-        // Write before reading, so that the queue only grows while the client takes nothing.
+        // Write first, so that the queue only grows while the client takes nothing.
         tokio::select! {
             biased;
-            Some(injection) = injections.recv() => {
-                view.hold(injection);
-                view.release();
-                view.make_room()?;
-            }
             written = client.write_buf(&mut view.queue), if view.queue.has_remaining() => {
                 if written? == 0 {
                     return Err(std::io::Error::from(std::io::ErrorKind::WriteZero).into());
                 }
                 last_progress = Instant::now();
                 view.regain_room();
+            }
+            Some(injection) = injections.recv() => {
+                view.hold(injection);
+                view.release();
+                view.make_room()?;
             }
             count = kernel.read_buf(&mut chunk), if kernel_is_open && !is_full => {
                 // A killed kernel may leave an error instead of an end of stream; the bytes before

@@ -30,8 +30,13 @@ fn relay(limits: Limits) -> Relay {
 }
 
 fn start(relay: &Relay, said: &[&[u8]]) -> Pair {
+    start_with_buffer(relay, said, 4 << 10)
+}
+
+/// `buffer_bytes`: what a client takes at once, although it reads nothing yet.
+fn start_with_buffer(relay: &Relay, said: &[&[u8]], buffer_bytes: usize) -> Pair {
     let (kernel, from_kernel) = tokio::io::duplex(64 << 10);
-    let (to_client, client) = tokio::io::duplex(4 << 10);
+    let (to_client, client) = tokio::io::duplex(buffer_bytes);
     let audience = Audience::default();
     for bytes in said {
         let mut tracker = Tracker::after_greeting();
@@ -416,8 +421,9 @@ async fn a_client_that_stands_still_loses_its_connection() {
     pair.client.read_to_end(&mut bytes).await.unwrap();
 }
 
-/// Starts a cell for a client that reads nothing, inserts 200 outputs of 10 kB, and returns whether it is connected.
-async fn stays_connected(kind: &str) -> bool {
+/// Starts a cell for a client that takes this much, inserts 200 outputs of 10 kB at once, and returns whether the client
+/// is still connected.
+async fn stays_connected(kind: &str, buffer_bytes: usize) -> bool {
     let limits = Limits {
         compact_above_bytes: 100 << 10,
         queued_bytes: 200 << 10,
@@ -425,14 +431,14 @@ async fn stays_connected(kind: &str) -> bool {
         ..Limits::default()
     };
     let relay = relay(limits);
-    let mut pair = start(&relay, &[SUBSCRIBE]);
+    let mut pair = start_with_buffer(&relay, &[SUBSCRIBE], buffer_bytes);
     pair.kernel_sends(&[greeting().into(), status("a", "busy"), input("a")])
         .await;
     for _ in 0..200 {
         let content = json!({"data": "x".repeat(10_000)}).to_string();
         relay.inject(&parent("a"), Output::new(kind, content));
-        settle().await;
     }
+    settle().await;
     if !pair.view.is_finished() {
         return true;
     }
@@ -443,8 +449,10 @@ async fn stays_connected(kind: &str) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_is_disconnected_only_if_too_much_must_wait_for_it() {
-    assert!(stays_connected("display_data").await);
-    assert!(!stays_connected("comm_msg").await);
+    const NEARLY_NOTHING: usize = 4 << 10;
+    assert!(stays_connected("display_data", NEARLY_NOTHING).await);
+    assert!(!stays_connected("comm_msg", NEARLY_NOTHING).await);
+    assert!(stays_connected("comm_msg", 4 << 20).await);
 }
 
 proptest! {
