@@ -15,7 +15,8 @@ pub(super) enum LinkJob {
 pub(super) struct FollowedJob {
     /// `None`: a job of an earlier kernel.
     pub(super) submission: Option<Box<Submission>>,
-    /// The job's open questions, without an answer, and its last ones that were answered.
+    /// The job's open questions, without an answer, and its last ones that were answered. A worker has few open ones: for
+    /// a complete state, names, input, and as many files as it fetches at a time (32).
     pub(super) questions: BTreeMap<u64, Option<Answer>>,
     /// The cell's deferred state was asked for and has not arrived yet.
     pub(super) deferred_wanted: bool,

@@ -211,7 +211,7 @@ fn every_reason_has_its_words() {
 }
 
 #[test]
-fn a_run_reads_of_no_cells_and_no_variables() {
+fn texts_for_a_run_mention_neither_cells_nor_variables() {
     let why = || "back at two".to_owned();
     let requirement = || Requirement::Gpu {
         model: "a100".to_owned(),
