@@ -92,8 +92,9 @@ fn python_beside() -> Option<PathBuf> {
     python.exists().then_some(python)
 }
 
-/// A notebook that prepares an answer says so more often (`kernel-proxy/src/remote_cell/preparing.rs`).
-const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+/// A notebook that prepares an answer says so more often (`kernel-proxy/src/remote_cell/preparing.rs`). If its connection
+/// falls silent, the broker cancels the job earlier, after 75 s (`Graces`), so a shorter outage ends no job.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(90);
 /// The default for `baton up`.
 const SHORT_STOP_GRACE: Duration = Duration::from_secs(10);
 

@@ -7,7 +7,7 @@
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// A third of the time that a worker waits, so that one sign may be late.
+/// A small part of the time that a worker waits, so that signs may be late.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// An idle kernel computes for less than this in an interval, and a pickling one for more, even on a busy machine.
 /// In ticks of the system's clock, usually 10 ms.
