@@ -274,6 +274,29 @@ def test_its_worker_is_killed(kernel: Kernel, gate: Gate) -> None:
     assert kernel.gpu("values.append(5); values").ok().value == "[5]"
 
 
+def test_it_waits_for_a_notebook_that_runs_another_cell(
+    service: Service, new_kernel: Callable[..., Kernel], gate: Gate
+) -> None:
+    """Its session is lost, so it needs all variables again, and the notebook can send them only between two cells."""
+    service.start_broker()
+    worker = service.start_worker()
+    kernel = service.kernel(new_kernel)
+    kernel.gpu("values = [1]").ok()
+    service.process(worker).send_signal(signal.SIGSTOP)
+    cell = background(kernel, "values.append(2)\nvalues")
+    wait_until(lambda: len(service.jobs()) == 2, "the broker has the cell")
+    other = kernel.begin(f"print('begun')\n{gate.closed()}")
+    other.wait_for_text("begun")
+    service.kill(worker)
+    service.start_worker()
+    status = "Waiting until the notebook runs no other cell"
+    cell.wait_for(lambda result: status in str(result.outputs), "its worker does not wait for ever", seconds=300)
+    gate.open()
+    other.finish().ok()
+    assert kernel.run("job.result()").ok().value == "[1, 2]"
+    assert kernel.evaluate("values") == [1, 2]
+
+
 def test_it_lands_after_expressions_of_a_front_end(kernel: Kernel, gate: Gate) -> None:
     cell = background(kernel, f"{gate.closed()}[7]")
     assert kernel.evaluate("job.status") == "running"

@@ -199,7 +199,7 @@ pub(crate) fn neglected(kind: JobKind, neglect: Neglect) -> RemoteError {
                     format!("{again}; if this happens again, save your work and restart the kernel")
                 }
             };
-            error(kind, "NotebookSilent", &what, hint)
+            error(kind, RemoteError::NOTEBOOK_SILENT, &what, hint)
         }
         Neglect::Slow(limit) => {
             let what = format!(

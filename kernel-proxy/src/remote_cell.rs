@@ -201,34 +201,44 @@ impl RemoteCells {
     }
 
     async fn run_steps(&mut self, cell: &mut RemoteCell<'_>, run: Run) -> Result<(), Stop> {
-        self.link.wake().await;
-        let broker = connect(cell, &mut self.link, &mut self.display, CONNECT_PATIENCE).await?;
-        let mut request = cell.request(&run, &self.python, &self.python_version);
-        request.notebook_folder =
-            notebook_folder(cell, &self.display, &mut self.files, &broker).await?;
-        let cell_key = Some(self.naming.cell_key(&run.code, &self.link.status()));
+        let request = cell.request(&run, &self.python, &self.python_version);
         let priority = match self.priority {
             Priority::Normal => run.priority,
             low => low,
         };
-        let state = self.send_state(cell, run.state).await?;
-        cell.state_may_have_arrived = true;
-        self.link
-            .submit(Submission {
-                job: cell.job,
-                notebook: self.notebook,
-                notebook_name: self.naming.notebook.clone(),
-                cell_key,
-                priority,
-                group: cell.group,
-                cell: request,
-                state,
-            })
-            .await;
-        cell.release().await?;
-        self.earlier_kernels.look_up(&broker, &self.naming);
-        let finished = self.follow(cell).await?;
-        receive_and_apply(self, cell, finished).await
+        let (mut snapshot, mut patience) = (run.state, CONNECT_PATIENCE);
+        loop {
+            self.link.wake().await;
+            let broker = connect(cell, &mut self.link, &mut self.display, patience).await?;
+            let mut request = request.clone();
+            request.notebook_folder =
+                notebook_folder(cell, &self.display, &mut self.files, &broker).await?;
+            let cell_key = Some(self.naming.cell_key(&run.code, &self.link.status()));
+            let state = self.send_state(cell, snapshot).await?;
+            cell.state_may_have_arrived = true;
+            self.link
+                .submit(Submission {
+                    job: cell.job,
+                    notebook: self.notebook,
+                    notebook_name: self.naming.notebook.clone(),
+                    cell_key,
+                    priority,
+                    group: cell.group,
+                    cell: request,
+                    state,
+                })
+                .await;
+            cell.release().await?;
+            self.earlier_kernels.look_up(&broker, &self.naming);
+            let finished = self.follow(cell).await?;
+            if !cell.may_begin_again(&finished) {
+                return receive_and_apply(self, cell, finished).await;
+            }
+            self.link.give_up(cell.begin_again(), None).await;
+            cell.status_line.waits(Waiting::Notebook);
+            snapshot = whole_state(cell, &self.display).await?;
+            patience = self.patience;
+        }
     }
 
     /// Sends what the session lacks to where a worker can get it. Once this returns, the shim's
@@ -312,7 +322,9 @@ impl RemoteCells {
                     self.session.state = Some(names::answer(cell, &self.link, sent).await?);
                 }
                 () = signs.due() => {
-                    let prepares_state = signs.next() && !cell.states_wanted.is_empty();
+                    // Only a notebook that waits for this cell computes for nothing else.
+                    let is_pickling = signs.next() && !cell.kind.outlives_kernel();
+                    let prepares_state = is_pickling && !cell.states_wanted.is_empty();
                     if prepares_state || self.files.are_being_prepared() {
                         self.link.prepare(cell.job).await;
                     }
@@ -389,6 +401,8 @@ impl RemoteCells {
     ) -> Result<(), Stop> {
         match message {
             Some(FromNotebook::State { call, state }) if call == cell.call => {
+                // The worker may be about to give up, and sending takes time.
+                self.link.prepare(cell.job).await;
                 let state = self.send_state(cell, state).await?;
                 if let Some(question) = cell.states_wanted.pop_front() {
                     let answer = Answer::State(state);

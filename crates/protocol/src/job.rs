@@ -264,6 +264,9 @@ pub struct RemoteError {
 }
 
 impl RemoteError {
+    /// The name of the error of a job that did not start because its notebook did not answer its worker.
+    pub const NOTEBOOK_SILENT: &str = "NotebookSilent";
+
     /// An error that Baton itself reports.
     pub fn of_baton(name: &str, value: impl Into<String>, hint: impl Into<String>) -> Self {
         Self {

@@ -15,7 +15,7 @@ use baton_jupyter_wire::{
     shim::{ShimReader, ShimWriter},
 };
 use baton_protocol::{
-    CallId, Cell, ClientJob, GroupId, JobId, JobKind, Outcome, Output,
+    CallId, Cell, ClientJob, Finished, GroupId, JobId, JobKind, Outcome, Output, RemoteError,
     shim::{Attach, FromNotebook, Ran, Run, ToNotebook},
 };
 use baton_transport::HeldMemory;
@@ -228,6 +228,19 @@ impl<'a> RemoteCell<'a> {
             table_kept,
             ran: Some(self.ran()),
         }
+    }
+
+    /// Whether its job did not start because the notebook, which runs other cells meanwhile, did not answer in time.
+    pub(super) fn may_begin_again(&self, end: &Finished) -> bool {
+        let error = end.error.as_ref();
+        let is_silent = error.is_some_and(|error| error.name == RemoteError::NOTEBOOK_SILENT);
+        self.kind.outlives_kernel() && !self.started && is_silent
+    }
+
+    /// Another job will run the cell. Returns the one that did not start.
+    pub(super) fn begin_again(&mut self) -> JobId {
+        (self.is_stored, self.has_ended, self.worker) = (false, false, None);
+        std::mem::replace(&mut self.job, JobId::random())
     }
 
     /// How long it waits for a broker that is unreachable. The result of a cell that continues alone is never given up.

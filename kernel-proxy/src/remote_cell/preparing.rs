@@ -2,7 +2,9 @@
 //! gives no such sign.
 //!
 //! Bytes that are read or sent show that the proxy prepares an answer. The shim lists and pickles variables before that,
-//! and only the time that it computes shows that it does not hang.
+//! and only the time that it computes shows that it does not hang. While a background cell waits, the notebook computes
+//! for other cells, too, so that shows nothing: the worker gives up the job, and the cell is submitted again when the
+//! shim has answered.
 
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};

@@ -34,6 +34,8 @@ const SHORTEST_START_SHOWN: Duration = Duration::from_millis(500);
 pub(super) enum Waiting {
     Connecting,
     Sending,
+    /// Its notebook, which runs another cell, must send a complete state.
+    Notebook,
     Queued {
         position: ShownQueuePosition,
         /// When the broker reported it.
@@ -85,6 +87,10 @@ impl Waiting {
             }
             Self::Sending if kind.is_program() => "Sending the run".to_owned(),
             Self::Sending => format!("Sending the {}'s variables", kind.noun()),
+            Self::Notebook => format!(
+                "Waiting until the notebook runs no other cell and can send the {}'s variables again",
+                kind.noun()
+            ),
             Self::Queued { position, since } => {
                 position.text(kind, now.saturating_sub(*since), now)
             }

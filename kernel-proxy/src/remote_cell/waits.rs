@@ -1,5 +1,5 @@
-//! How a running cell waits: for the broker, for its result, and for the shim. Meanwhile the shim can stop it; the wait
-//! for the broker also refreshes its status line.
+//! How a running cell waits: for the broker, for its result, and for the shim. Meanwhile the shim can stop it. The
+//! waits that may take long refresh its status line.
 //!
 //! **Invariant:** every wait answers the shim's requests for earlier output. The notebook kernel runs nothing else until
 //! it has the answer.
@@ -145,16 +145,32 @@ pub(super) async fn notebook_folder(
     folder.map_err(|error| Failure::files(&error, cell.named_job()).into())
 }
 
-/// Asks the shim for a complete state, which begins a new object table.
+/// Waits for a complete state, which begins a new object table. Asks the shim for it, unless an answer is still due.
 pub(super) async fn whole_state(
     cell: &mut RemoteCell<'_>,
     display: &Display,
 ) -> Result<Snapshot, Stop> {
-    let wanted = ToNotebook::StateWanted { call: cell.call };
-    cell.writer.send(&wanted).await?;
+    if cell.states_wanted.is_empty() {
+        let wanted = ToNotebook::StateWanted { call: cell.call };
+        cell.writer.send(&wanted).await?;
+    }
     loop {
-        match cell.reader.receive().await? {
-            Some(FromNotebook::State { call, state }) if call == cell.call => return Ok(state),
+        let refresh = cell.status_line.next_refresh(cell.now());
+        let message = tokio::select! {
+            message = cell.reader.receive() => message?,
+            () = sleep(refresh) => {
+                display.refresh_status_line(cell).await?;
+                continue;
+            }
+        };
+        match message {
+            Some(FromNotebook::State { call, state }) if call == cell.call => {
+                cell.states_wanted.pop_front();
+                // Of several answers, the last one is the state of the table.
+                if cell.states_wanted.is_empty() {
+                    return Ok(state);
+                }
+            }
             other => on_other(cell, display, other).await?,
         }
     }

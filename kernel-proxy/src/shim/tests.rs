@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod busy;
 mod messages;
 mod refusals;
 mod results;

@@ -410,11 +410,16 @@ fn run(call: CallId, code: &str, segments: Vec<SegmentView>) -> Run {
         gpu: None,
         environment: None,
         priority: Priority::Normal,
-        state: Snapshot {
-            messages: 0,
-            stream: "{}".into(),
-            segments,
-            dropped_segments: Vec::new(),
-        },
+        state: whole_state(segments),
+    }
+}
+
+/// A complete state, the first message of an object table.
+pub(super) fn whole_state(segments: Vec<SegmentView>) -> Snapshot {
+    Snapshot {
+        messages: 0,
+        stream: "{}".into(),
+        segments,
+        dropped_segments: Vec::new(),
     }
 }
