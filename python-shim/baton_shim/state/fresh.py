@@ -20,7 +20,7 @@ RECORDED_ABOVE = 10_000
 """With fewer known objects, copying the memo takes less time than recording what is saved."""
 _ENTRIES_FOR_ONE = 2  # asking for the number of one object takes as long as copying this many entries of the memo
 _NOT_NUMBERED = frozenset((int, float, bool, type(None), pickle.PickleBuffer))  # buffers only beside the pickle
-_EMPTY: tuple[()] = ()  # one object, which is not numbered, either
+EMPTY: tuple[()] = ()  # one object, which never gets a number
 _ANSWER = struct.Struct("<12sIc")
 _REFERENCE = pickle.PROTO + b"\5" + pickle.FRAME + struct.pack("<Q", 6) + pickle.LONG_BINGET, pickle.STOP
 """How it writes a number above 255."""
@@ -58,7 +58,7 @@ def numbered_after(known: Mapping[int, Any], memo: Any, saved: Iterable[Any], la
 
 
 def _unique(saved: Iterable[Any]) -> Iterable[Any]:
-    return {id(one): one for one in saved if type(one) not in _NOT_NUMBERED and one is not _EMPTY}.values()
+    return {id(one): one for one in saved if type(one) not in _NOT_NUMBERED and one is not EMPTY}.values()
 
 
 class _Asked(pickle.Pickler):

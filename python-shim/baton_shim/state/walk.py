@@ -13,6 +13,7 @@ from itertools import compress, repeat
 from operator import is_, itemgetter
 from typing import Any
 
+from baton_shim.state.fresh import EMPTY
 from baton_shim.state.kept_objects import KeptObjects
 from baton_shim.state.kinds import ATOMS, Kinds, is_leaf
 from baton_shim.state.numbering import Numbering
@@ -32,7 +33,7 @@ class Reach:
     states: dict[int, Any] = field(default_factory=dict)  # current states of the changed objects
     reserved: list[Any] = field(default_factory=list)  # unknown to the other end, which provides the objects to fill
     places: list[Place] = field(default_factory=list)  # for each of these
-    of_modules: dict[int, Place] | None = None  # those of objects that the student's own modules hold
+    of_modules: dict[int, Place] | None = None  # of objects in the student's own modules; None until they are needed
     as_leaves: dict[int, Any] = field(default_factory=dict)  # states of new and changed large plain containers
     has_nan: bool = False  # whether a new or changed object contains one
     unknown: dict[int, Any] = field(default_factory=dict)  # by id, kept alive while the ids are in use
@@ -45,7 +46,6 @@ class Reach:
 
 
 _UNREADABLE = object()
-_EMPTY: tuple[()] = ()  # one object, which never gets a number
 _FIXED: Known = (None, None)
 _BATCH = 1024  # objects compared at once; if one has changed, each is compared separately
 
@@ -265,7 +265,7 @@ class Walker:
         else:
             kind, state = known if known is not None else (self.kinds.of(obj), None)
             parts = () if state is _UNREADABLE else kind.parts(obj, state) or ()
-            parts = [part for part in parts if type(part) not in ATOMS and part is not _EMPTY]
+            parts = [part for part in parts if type(part) not in ATOMS and part is not EMPTY]
             known_parts = [memo[id(part)][0] for part in parts if id(part) in memo]
             if len(known_parts) < len(parts):
                 self._incomplete.add(number)

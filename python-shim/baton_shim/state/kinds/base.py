@@ -35,7 +35,8 @@ class Here:
     with_other_graphs: list[Any] = field(default_factory=list)
     """During one message: known tensors whose computation graph it replaced or removed."""
     home: bool = False  # whether this is the notebook kernel; known from the first message on
-    searches: dict[Any, Any] = field(default_factory=dict)  # during one message: those of matches
+    searches: dict[Any, Any] = field(default_factory=dict)
+    """During one message: the searches that find `re.Match` objects again."""
     loaded: frozenset[str] = frozenset()  # the modules that the notebook had loaded before it reads a message
     undo: Any = None  # while a message is read: how to undo it (`delta.py`)
 

@@ -80,9 +80,9 @@ from baton_shim.state.kinds.references import ReferenceKind, is_reference_type
 from baton_shim.state.kinds.scalers import ScalerKind, is_scaler_type
 from baton_shim.state.kinds.tensorflow import (
     StrategyKind,
+    TensorFlowVariableKind,
     TracedKind,
     TraceKind,
-    VariableKind,
     is_strategy_type,
     is_trace_type,
     is_traced_type,
@@ -165,7 +165,7 @@ OF_PYTHON: Claims = (
     (LibraryKind, is_library_type),
     (CFunctionKind, is_function_type),
     (CDataKind, is_c_data_type),
-    (VariableKind, is_variable_type),
+    (TensorFlowVariableKind, is_variable_type),
     (TracedKind, is_traced_type),
     (TraceKind, is_trace_type),
     (StrategyKind, is_strategy_type),

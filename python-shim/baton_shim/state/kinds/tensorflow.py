@@ -23,7 +23,7 @@ _TRACES = frozenset(
 )
 
 
-class VariableKind(Kind):
+class TensorFlowVariableKind(Kind):
     """A twin would have another `_unique_id`, by which optimizers find their variables."""
 
     name = "tensorflow variable"
