@@ -16,7 +16,6 @@ from end_to_end import Kernel, Service
 
 NUMBER_OF_CELL = re.compile(r"(In|Out)\[\d+\]")
 OF_THE_KERNEL = {
-    "numba_functions": "has a compiled function of elements that calls another one, which is said not to be loaded",
     "plain_autoreload": "has a function that %autoreload updates because its kernel loaded it before",
     "plain_display": "asks for Out of an earlier cell",
     "plain_hooks": "counts the cells of its kernel",

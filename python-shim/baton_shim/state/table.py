@@ -490,8 +490,8 @@ class Table:
 
     def _read(self, received: Received, stand_ins: StandIns | None) -> tuple[Header, Any, list[Any], Undo]:
         """Like `_decode`, and also returns the undo. After an error the message has been undone."""
-        undo = self._here.undo = Undo(self._segments, of_memory=bool(self._home))
-        self._here.forget_message()
+        undo = Undo(self._segments, of_memory=bool(self._home))
+        self._here.begin_reading(undo)
         self._filled = {}
         try:
             with collector_paused():
@@ -552,6 +552,7 @@ class Table:
         self._views.drop_unused()
         numbering.unsent.difference_update(header.dropped, header.replaced)
         self._bind(rebound, undo, keeps_bound)
+        self._here.names_are_bound()
         self._bindings.note(undo.bound)
         for name in header.deleted:
             undo.keep_name(self.namespace, name)

@@ -11,6 +11,7 @@ import enum
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import is_
@@ -37,6 +38,8 @@ class Here:
     home: bool = False  # whether this is the notebook kernel; known from the first message on
     searches: dict[Any, Any] = field(default_factory=dict)
     """During one message: the searches that find `re.Match` objects again."""
+    once_bound: list[Callable[[], object]] = field(default_factory=list)
+    """While a message is read: what can be done only when its names are bound. If it fails, that does no harm."""
     loaded: frozenset[str] = frozenset()  # the modules that the notebook had loaded before it reads a message
     undo: Any = None  # while a message is read: how to undo it (`delta.py`)
 
@@ -44,6 +47,17 @@ class Here:
     def where_it_is(self) -> str:
         """The text for what is not sent, as the other end shows it."""
         return where_it_is(self.home)
+
+    def begin_reading(self, undo: Any) -> None:
+        self.undo = undo
+        self.once_bound.clear()
+        self.forget_message()
+
+    def names_are_bound(self) -> None:
+        for action in self.once_bound:
+            with suppress(Exception):
+                action()
+        self.once_bound.clear()
 
     def forget_message(self) -> None:
         self.used.clear()
