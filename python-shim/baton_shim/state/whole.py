@@ -18,7 +18,7 @@ from baton_shim.state.errors import GpuServiceError
 from baton_shim.state.message import Snapshot
 from baton_shim.state.table import Table
 
-FORMAT = 1
+FORMAT = 2
 """Incremented with each change of the message that other versions cannot read."""
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
