@@ -109,18 +109,16 @@ class Writer:
 
     def _patches(self, reach: Reach, last: Set[int]) -> list[Patch]:
         """Containers that hash objects come after those objects; holders of replaced objects come last."""
-        kinds, objects = self._kinds, self._numbering.objects
-        order = sorted(reach.changed, key=lambda n: (n in last, kinds.of(objects[n]).hashes, n))
+        kinds, known = self._kinds, self._numbering.objects
+        objects = {number: known[number] for number in reach.changed}
+        objects |= enumerate(reach.reserved, len(known))
+        states = reach.states | reach.as_leaves
         patches = []
-        for number, obj in enumerate(reach.reserved, len(objects)):
-            is_leaf = number in reach.as_leaves
-            kind = kinds.leaf if is_leaf else kinds.of(obj)
-            state = reach.as_leaves[number] if is_leaf else kind.read(obj)
-            patches.append(Patch(number, kind.name, kind.content(obj, state)))
-        for number in order:
+        for number in sorted(objects, key=lambda n: (n in last, kinds.of(objects[n]).hashes, n)):
             obj = objects[number]
             kind = kinds.leaf if number in reach.as_leaves else kinds.of(obj)
-            patches.append(Patch(number, kind.name, kind.content(obj, reach.states[number])))
+            state = states[number] if number in states else kind.read(obj)
+            patches.append(Patch(number, kind.name, kind.content(obj, state)))
         return patches
 
     def _dump(
