@@ -1,4 +1,5 @@
-"""Objects that the student's own modules hold, each under a name by which both kernels find their own one.
+"""Objects in global variables of the student's own modules. Module and variable name tell the other kernel which of its
+own objects is meant.
 
 Such an object is sent like a change of the other kernel's own one, because the module there may refer to it in other
 ways than by this name, such as a default argument. A new object takes its place if the other kernel holds an object of
@@ -9,18 +10,22 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from operator import is_
 from types import FunctionType, ModuleType
 from typing import Any
 
 from baton_shim.base.closure import own_module
+from baton_shim.base.examine import is_a, made_in_notebook, of_type
 from baton_shim.state.kinds.base import ATOMS
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.rebuilding import StandIns, not_rebuilt
 
-Place = tuple[str, str, str, str]
-"""A module, a name in it, and the module and name of the object's class. Without a module, the object is new."""
+Names = tuple[tuple[str, str], ...]
+"""Modules, each with the name of a variable."""
+Place = tuple[Names, str, str]
+"""The variables that hold an object, and the module and name of its class. Without variables, the object is new."""
 _CONTAINERS = (list, dict, set)
 _WITHOUT_PLACE = (*ATOMS, type, FunctionType, ModuleType)
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class of Python
@@ -28,61 +33,102 @@ _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class of Python
 
 class Places:
     def __init__(self) -> None:
-        self._looked_at, self._modules = 0, list[ModuleType]()
+        self._looked_at: tuple[Any, ...] = ()
+        self._modules: list[ModuleType] = []
 
     def look(self) -> dict[int, Place]:
         """By the identities of the objects, as they are now."""
-        if len(sys.modules) != self._looked_at:
-            self._looked_at = len(sys.modules)
-            modules = [one for one in tuple(sys.modules.values()) if type(one) is ModuleType]
-            self._modules = [one for one in modules if own_module(one) is not None]
-        return {
-            id(value): (module.__name__, name, type(value).__module__, type(value).__qualname__)
-            for module in self._modules
-            for name, value in tuple(vars(module).items())
-            if not (name.startswith("__") or isinstance(value, _WITHOUT_PLACE)) and can_be_taken(type(value))
-        }
+        now = tuple(sys.modules.values())
+        if len(now) != len(self._looked_at) or not all(map(is_, now, self._looked_at)):
+            self._looked_at = now
+            self._modules = [one for one in now if type(one) is ModuleType and own_module(one) is not None]
+        found: dict[int, Place] = {}
+        for module in self._modules:
+            for name, value in tuple(vars(module).items()):
+                if not name.startswith("__") and may_have_place(value):
+                    others = found[id(value)][0] if id(value) in found else ()
+                    found[id(value)] = ((*others, (module.__name__, name)), *name_of_class(value))
+        return found
 
 
 PLACES = Places()
 
 
 def new_place(obj: Any) -> Place:
-    return "", "", type(obj).__module__, type(obj).__qualname__
+    return (), *name_of_class(obj)
 
 
-def can_be_taken(kind: Any) -> bool:
-    """Whether it is a class by which the other kernel can make an empty instance."""
-    if kind in _CONTAINERS:
+def name_of_class(obj: Any) -> tuple[str, str]:
+    return of_type(type(obj), "__module__"), of_type(type(obj), "__qualname__")
+
+
+def may_have_place(value: Any) -> bool:
+    """Whether the other kernel can make an empty instance of its class."""
+    kind = type(value)
+    if is_container(kind):
         return True
-    if kind.__module__ == "__main__" or not all(one.__flags__ & _HEAP_TYPE for one in kind.__mro__[:-1]):
+    if is_a(value, *_WITHOUT_PLACE) or made_in_notebook(kind):
         return False
-    return getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind
+    if not all(of_type(one, "__flags__") & _HEAP_TYPE for one in of_type(kind, "__mro__")[:-1]):  # a class of C
+        return False
+    module, name = name_of_class(value)
+    try:
+        return getattr(sys.modules[module], name) is kind
+    except Exception:  # it is not found by its name
+        return False
 
 
-def take(
-    places: Iterable[Place], numbering: Numbering, loaded: frozenset[str], stand_ins: StandIns | None
-) -> list[Any]:
-    """The objects for these places, before their contents arrive. `stand_ins` replace those of missing classes.
+def used_first(places: list[Place], unknown: Iterable[Any]) -> list[Place]:
+    """The same places. Variables of modules whose code is new in the message come first: it will be imported anyway."""
+    if all(len(names) < 2 for names, *_ in places):
+        return places
+    used = set(map(own_module, unknown))
+    return [(tuple(sorted(names, key=lambda one: one[0] not in used)), module, kind) for names, module, kind in places]
+
+
+class Taken:
+    """The objects for the places of one message, before their contents arrive."""
+
+    def __init__(
+        self, places: Iterable[Place], numbering: Numbering, loaded: frozenset[str], stand_ins: StandIns | None
+    ) -> None:
+        """`loaded`: see `held`. `stand_ins` replace objects of missing classes."""
+        self.objects: list[Any] = []
+        self._own = set[int]()
+        for names, module, of_class in places:
+            try:
+                kind = class_of(module, of_class)
+            except Exception as error:
+                if stand_ins is None:
+                    raise
+                self.objects.append(stand_ins.new(not_rebuilt(of_class, error)))
+                continue
+            free = (one for one in held(names, loaded) if type(one) is kind and numbering.number(one) is None)
+            own = next((one for one in free if id(one) not in self._own), None)
+            if own is not None:
+                self._own.add(id(own))
+            self.objects.append(new(kind) if own is None else own)
+
+    def is_own(self, obj: Any) -> bool:
+        """Whether this kernel had the object before the message."""
+        return id(obj) in self._own
+
+
+def held(names: Names, loaded: frozenset[str]) -> Iterator[Any]:
+    """What these variables hold here. No module is imported if one that has been imported already will do.
 
     Objects of modules that were `loaded` keep their contents: the sender did not have them.
     """
-    taken: list[Any] = []
-    for module, name, *of_class in places:
-        try:
-            kind = class_of(*of_class)
-        except Exception as error:
-            if stand_ins is None:
-                raise
-            taken.append(stand_ins.new(not_rebuilt(of_class[1], error)))
-            continue
-        found = None
-        if module and module not in loaded:
-            with suppress(Exception):  # the module cannot be imported here
-                found = vars(importlib.import_module(module)).get(name)
-        is_free = numbering.number(found) is None and not any(found is one for one in taken)
-        taken.append(found if type(found) is kind and is_free else new(kind))
-    return taken
+    if loaded.isdisjoint(module for module, _ in names):
+        for name, variable in sorted(names, key=lambda one: one[0] not in sys.modules):
+            found = None
+            with suppress(Exception, SystemExit):  # the module cannot be imported here
+                found = vars(importlib.import_module(name)).get(variable)
+            yield found
+
+
+def is_container(kind: type) -> bool:
+    return any(kind is one for one in _CONTAINERS)
 
 
 def class_of(module: str, name: str) -> Any:
@@ -90,4 +136,4 @@ def class_of(module: str, name: str) -> Any:
 
 
 def new(kind: Any) -> Any:
-    return kind() if kind in _CONTAINERS else object.__new__(kind)
+    return kind() if is_container(kind) else object.__new__(kind)

@@ -34,7 +34,7 @@ from baton_shim.state.kinds.tensors import with_graphs
 from baton_shim.state.message import Header, Snapshot, check_versions, find_class, is_plain, join, split, versions
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import Paths, path_to
-from baton_shim.state.places import take
+from baton_shim.state.places import Taken, used_first
 from baton_shim.state.rebuilding import StandIns, read_what_can_be
 from baton_shim.state.refusal import (
     StandIn,
@@ -106,7 +106,7 @@ class Table:
         self._before: Before | None = None
         self._pins: list[Any] = []
         self.last_undo: Undo | None = None  # in the notebook: the undo of the last applied message
-        self._reserved: list[Any] = []
+        self._taken = Taken((), self._numbering, frozenset(), None)
         self._filled: dict[int, Any] = {}  # states of large plain containers in this message
 
     # ---- sending ----
@@ -222,7 +222,7 @@ class Table:
             count_after=len(numbering) + len(written.fresh),
             dropped=sorted(numbering.unsent.union(sending.dying)),
             replaced=sorted(replaced),
-            reserved=reach.places,
+            reserved=used_first(reach.places, reach.unknown.values()),
             compact=not sending.given and numbering.wants_compacting(),
             deleted=list(sending.gone),
             plain=plain,
@@ -518,7 +518,7 @@ class Table:
         if header.modules is not None:
             self._load_modules(header.modules, undo.add_module)
         self._here.loaded = frozenset(sys.modules) if self._home and not header.plain else frozenset()
-        self._reserved = take(header.reserved, self._numbering, self._here.loaded, stand_ins)
+        self._taken = Taken(header.reserved, self._numbering, self._here.loaded, stand_ins)
         self.rebuilt = not header.plain
         if header.plain:
             message: Any = ((), {}, pickle.loads(body))
@@ -528,7 +528,7 @@ class Table:
             def bind(names: dict[str, Any]) -> None:
                 self._bind(names, undo, received.keeps_bound)
 
-            expected = self._reserved, header.count_after
+            expected = self._taken.objects, header.count_after
             message, fresh = self._numbering.load(body, buffers, *expected, bind, stand_ins)
         self._kinds.settle()
         return header, message, fresh
@@ -575,11 +575,11 @@ class Table:
     def _patch(self, number: int, kind: str, content: Any) -> None:
         """Called while a message is decoded."""
         objects = self._numbering.objects
-        obj = objects[number] if number < len(objects) else self._reserved[number - len(objects)]
+        obj = objects[number] if number < len(objects) else self._taken.objects[number - len(objects)]
         if type(obj) is StandIn:  # the object that it represents changed in its own kernel
             return
         by_kind = self._kinds.by_name[kind]
-        if number < len(objects) or by_kind is not self._kinds.leaf:
+        if number < len(objects) or self._taken.is_own(obj):
             self._here.undo.keep(number, self._kinds.of(obj), obj)
         by_kind.apply(obj, content)
         if by_kind is self._kinds.leaf:

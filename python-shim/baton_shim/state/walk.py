@@ -155,7 +155,7 @@ class Walker:
 
     def _known_of(self, strangers: list[Any], reach: Reach) -> set[int]:
         """The known objects among these, and those that these refer to."""
-        memo, unknown, places = self.numbering.memo, reach.unknown, reach.of_modules
+        memo, unknown = self.numbering.memo, reach.unknown
         numbers: set[int] = set()
         while strangers:
             obj = strangers.pop()
@@ -168,22 +168,24 @@ class Walker:
             elif id(obj) not in unknown:
                 unknown[id(obj)] = obj
                 state = self.kinds.leaf.read_if_leaf(obj)
-                if state is None:
-                    if places is None:
-                        places = self._places(reach)
-                    if id(obj) in places and self.kinds.of(obj).can_be_taken:
-                        reach.reserve(obj, places[id(obj)])
-                    strangers += self._parts(obj, reach)
-                else:
+                place = self._place(obj, reach)
+                if state is not None:
                     reach.as_leaves[len(self.numbering) + len(reach.reserved)] = state
-                    reach.reserve(obj, new_place(obj))
+                    reach.reserve(obj, place or new_place(obj))
+                    continue
+                if place is not None:
+                    reach.reserve(obj, place)
+                strangers += self._parts(obj, reach)
         return numbers
 
-    def _places(self, reach: Reach) -> dict[int, Place]:
-        """Where the other end may have its own ones of unknown objects."""
+    def _place(self, obj: Any, reach: Reach) -> Place | None:
+        """Where the other end may have its own one of an unknown object."""
         if reach.of_modules is None:
             reach.of_modules = PLACES.look() if self.kinds.variables.own else {}
-        return reach.of_modules
+        place = reach.of_modules.get(id(obj))
+        if place is None or not self.kinds.of(obj).can_be_taken:
+            return None
+        return place
 
     def _sift(self, level: list[int], reach: Reach) -> tuple[list[int], list[Any]]:
         """Which of these objects have not changed, and what the others refer to."""

@@ -11,6 +11,12 @@ from harness import Pair
 
 Write = Callable[..., None]
 
+ONLY_IN_NOTEBOOK = """
+import os, sys
+if "pytest" not in sys.modules and "ready" not in os.environ:
+    raise ImportError("no tkinter")
+"""
+
 
 @pytest.fixture
 def write(pair: Pair, tmp_path: Path) -> Iterator[Write]:
@@ -31,6 +37,35 @@ def write(pair: Pair, tmp_path: Path) -> Iterator[Write]:
         sys.modules.pop(name, None)
 
 
+def test_an_object_of_two_modules_executes_only_the_one_that_the_cell_uses(pair: Pair, write: Write) -> None:
+    write(
+        own_course="options = {'rate': 1}\ndef rate(options=options): return options['rate']",
+        own_plots="from own_course import options\ncolours = ['red']",
+    )
+    pair.local(
+        "import own_plots, own_course; rate = own_course.rate; options = own_course.options; options['rate'] = 2"
+    )
+    pair.remote("found = rate(), 'own_plots' in sys.modules", "rate", "options")
+    assert pair.namespace["found"] == (2, False)
+
+
+def test_an_object_of_two_modules_of_which_one_cannot_be_imported(pair: Pair, write: Write) -> None:
+    write(
+        own_course="options = {'rate': 1}\ndef rate(options=options): return options['rate']",
+        own_plots=f"{ONLY_IN_NOTEBOOK}from own_course import options",
+    )
+    pair.local("import own_plots, own_course; options = own_course.options; options['rate'] = 2")
+    pair.remote("import own_course; found = own_course.rate()", "options")
+    assert pair.namespace["found"] == 2
+
+
+def test_the_notebooks_object_keeps_its_contents_if_a_module_is_new_to_it(pair: Pair, write: Write) -> None:
+    write(own_course="options = {'rate': 1}", own_plots="from own_course import options\ndef plot(): return options")
+    pair.local("import own_course; own_course.options['rate'] = 2")
+    pair.remote("from own_plots import plot; rate = plot()['rate']")
+    assert (pair.namespace["rate"], sys.modules["own_course"].options) == (1, {"rate": 2})
+
+
 def test_keys_have_their_contents_before_a_table_hashes_them(pair: Pair, write: Write) -> None:
     write(
         own_keys="from dataclasses import dataclass\n@dataclass(frozen=True)\nclass Key: n: int\n"
@@ -40,3 +75,36 @@ def test_keys_have_their_contents_before_a_table_hashes_them(pair: Pair, write: 
     pair.local("look, Key = own_keys.look, own_keys.Key; del own_keys")
     pair.remote("found = look()[0][Key(5)]", "look", "Key")
     assert pair.namespace["found"] == "new"
+
+
+def test_an_object_that_cannot_be_examined_has_no_place(pair: Pair, write: Write) -> None:
+    write(
+        own_lazy="class Lazy:\n    @property\n    def __class__(self): raise RuntimeError('not yet')\n"
+        "class Meta(type):\n    def __eq__(self, other): raise RuntimeError('never')\n    __hash__ = type.__hash__\n"
+        "class Odd(metaclass=Meta): pass\n"
+        "lazy, odd, names = Lazy(), Odd(), ['a']\ndef lists(names=names): return names"
+    )
+    pair.local("from own_lazy import lists, names; names.append('b')")
+    pair.remote("found = lists()", "lists", "names")
+    assert pair.namespace["found"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("count", [200, 20_000])
+def test_a_large_container_is_the_modules_own_object(pair: Pair, write: Write, count: int) -> None:
+    write(own_words="words = {'<unknown>': -1}\ndef encode(word, words=words): return words[word]")
+    pair.local(f"from own_words import encode, words\nfor n in range({count}): words[str(n)] = n")
+    pair.remote("found = encode('5')", "encode", "words")
+    assert pair.namespace["found"] == 5
+    pair.lose_session()
+    pair.remote("del words['5']; kept = words", "encode", "words")
+    pair.table.roll_back([pair.table.last_undo])  # type: ignore[list-item]
+    assert len(pair.namespace["words"]) == count + 1
+
+
+def test_a_module_that_is_imported_anew(pair: Pair, write: Write) -> None:
+    write(own_names="names = ['a']\ndef lists(names=names): return names")
+    pair.local("from own_names import lists, names")
+    pair.remote("pass", "sys")
+    pair.local("del sys.modules['own_names']\nfrom own_names import lists, names; names.append('b')")
+    pair.remote("found = lists()", "lists", "names")
+    assert pair.namespace["found"] == ["a", "b"]
