@@ -286,7 +286,7 @@ class Call:
             self.home.transfer_stats.returned(end.body["delta"], extra["names"])
         self.home.deferred.applied(table, self.number, self.cell.number)
         self.home.undo_log.note(self.cell, table)
-        for line in [*troubles, *table.not_rebuilt, *extra["left"]]:
+        for line in [*troubles, *table.not_rebuilt, *table.take_staying(), *extra["left"]]:
             warn(line)
         returned = results.take_extra(self.home, self.cell, extra)
         if not returns:

@@ -92,7 +92,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "stores": sorted(name for name in needed.stores | found.deletes if is_hidden(name)),
             "sources": sources(home.shell, needed.files | cell.files()),
             "last_error": last_error,
-            "imported": imported,
+            "imported": table.imports(imported),
             **around.parts,
             "patched": surroundings.patches.named(),
             "results": len(namespace.get("_oh", ())),

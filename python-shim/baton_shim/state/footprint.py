@@ -15,7 +15,7 @@ from baton_shim.base.storages import range_of, storage_of
 from baton_shim.state.kinds.arrays import bounds, owner_of
 from baton_shim.state.kinds.graphs import node_of
 from baton_shim.state.kinds.tensors import bare
-from baton_shim.state.kinds.variables import Variable
+from baton_shim.state.kinds.variables import Import, Variable
 
 if TYPE_CHECKING:
     from baton_shim.state.kinds import Kinds
@@ -115,7 +115,7 @@ def _add(obj: Any, made: Footprint, kinds: Kinds) -> None:
     elif isinstance(obj, Variable):
         changes = obj.is_assigned()
     else:
-        changes = kind.changes and not isinstance(obj, types.ModuleType)
+        changes = kind.changes and not isinstance(obj, (types.ModuleType, Import))
     if changes:
         made.objects[id(obj)] = obj
     if kind is kinds.array and obj.size:

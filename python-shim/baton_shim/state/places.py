@@ -19,8 +19,9 @@ from typing import Any
 from baton_shim.base.closure import own_module
 from baton_shim.base.examine import is_a, made_in_notebook, of_type
 from baton_shim.state.kinds.base import ATOMS
+from baton_shim.state.kinds.variables import Import, Variable, Variables
 from baton_shim.state.numbering import Numbering
-from baton_shim.state.rebuilding import StandIns, not_rebuilt
+from baton_shim.state.rebuilding import StandIns
 
 Names = tuple[tuple[str, str], ...]
 """Modules, each with the name of a variable."""
@@ -82,8 +83,14 @@ def used_first(places: list[Place], unknown: Iterable[Any]) -> list[Place]:
     """The same places. Variables of modules whose code is new in the message come first: it will be imported anyway."""
     if all(len(names) < 2 for names, *_ in places):
         return places
-    used = set(map(own_module, unknown))
+    used = set(map(module_of, unknown))
     return [(tuple(sorted(names, key=lambda one: one[0] not in used)), module, kind) for names, module, kind in places]
+
+
+def module_of(obj: Any) -> str | None:
+    if type(obj) in (Import, Variable):
+        obj = obj.among
+    return obj.module if type(obj) is Variables else own_module(obj)
 
 
 class Taken:
@@ -101,7 +108,7 @@ class Taken:
             except Exception as error:
                 if stand_ins is None:
                     raise
-                self.objects.append(stand_ins.new(not_rebuilt(of_class, error)))
+                self.objects.append(stand_ins.absent(module, of_class, error))
                 continue
             free = (one for one in held(names, loaded) if type(one) is kind and numbering.number(one) is None)
             own = next((one for one in free if id(one) not in self._own), None)

@@ -11,17 +11,24 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from baton_shim.base.examine import name_of_type
 from baton_shim.state.errors import short
 from baton_shim.state.nans import Nans
 from baton_shim.state.refusal import StandIn, TableBroken, stand_in_text, where_it_is
 
+if TYPE_CHECKING:
+    from baton_shim.state.kinds import Here
+
 _Read = TypeVar("_Read")
 _BY_PYTHON: Any = pickle._Unpickler
 MOST_READINGS = 100
 """The limit for one message: each reading but the last finds one object that cannot be filled."""
+
+
+class NotFound(Exception):
+    """Something that has a name does not exist here. The text is that of its stand-in."""
 
 
 class NotFilled(Exception):
@@ -35,7 +42,8 @@ class NotFilled(Exception):
 class StandIns:
     """Objects of one message that could not be rebuilt."""
 
-    def __init__(self) -> None:
+    def __init__(self, here: Here) -> None:
+        self._here = here
         self.by_number: dict[int, str] = {}
         self.made: list[StandIn] = []
         """Those of the last reading."""
@@ -44,6 +52,10 @@ class StandIns:
         self.made.append(StandIn(text, "use it in %%gpu cells"))
         return self.made[-1]
 
+    def absent(self, module: str, name: str, error: BaseException) -> StandIn:
+        """For something that is sent by its name."""
+        return self.new(self._here.note_absent(module, not_imported(module, name, said(error), self._here.home)))
+
 
 class Failure(NamedTuple):
     error: Exception
@@ -51,14 +63,13 @@ class Failure(NamedTuple):
     """Each replaces an object that could not be rebuilt."""
 
 
-def read_what_can_be(read: Callable[[StandIns | None], _Read]) -> tuple[_Read, Failure | None]:
+def read_what_can_be(read: Callable[[StandIns | None], _Read], stand_ins: StandIns) -> tuple[_Read, Failure | None]:
     """Returns the result of `read`. Raises the first error if stand-ins do not help."""
     try:
         return read(None), None
     except TableBroken:
         raise
     except Exception as error:
-        stand_ins = StandIns()
         for _ in range(MOST_READINGS):
             stand_ins.made.clear()
             try:
@@ -74,6 +85,11 @@ def not_rebuilt(what: object, error: BaseException) -> str:
     """The text about an object that `what` should have created: a class, its name, or a function."""
     kind = name_of_type(what) if isinstance(what, type) else getattr(what, "__qualname__", what)
     return f"a {kind!r} object cannot be rebuilt here ({said(error)}) and {where_it_is(home=False)}"
+
+
+def not_imported(module: str, name: str, reason: str, home: bool) -> str:
+    """The text about something that is sent by its name. `home`: whether this is the notebook kernel."""
+    return f"{name!r} of the module {module!r} cannot be imported here ({reason}) and {where_it_is(not home)}"
 
 
 def said(error: BaseException) -> str:
@@ -110,9 +126,10 @@ class TolerantUnpickler(_BY_PYTHON):  # type: ignore[misc]
     def find_class(self, module: str, name: str) -> Any:
         try:
             return self._find(module, name)
-        except (ImportError, AttributeError) as error:
-            what = f"{name!r} of the module {module!r} cannot be imported here ({said(error)})"
-            return self._stand_ins.new(f"{what} and {where_it_is(home=False)}")
+        except TableBroken:
+            raise
+        except Exception as error:
+            return self._stand_ins.absent(module, name, error)
 
     def persistent_load(self, number: int) -> Any:
         return self._nans.find(-1 - number)
@@ -143,7 +160,8 @@ class TolerantUnpickler(_BY_PYTHON):  # type: ignore[misc]
                 self.stack.append(None)
                 return
             named = next((one for one in (what, *given[:1]) if isinstance(one, (type, StandIn))), what)
-            self.stack.append(self._stand_ins.new(stand_in_text(named) or not_rebuilt(named, error)))
+            text = str(error) if type(error) is NotFound else stand_in_text(named) or not_rebuilt(named, error)
+            self.stack.append(self._stand_ins.new(text))
 
     def _fill(self, load: Callable[[Any], None], values: int | None) -> None:
         """Runs an opcode that gives an object `values` values, or all those above the mark."""

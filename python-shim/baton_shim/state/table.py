@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 from baton_shim.base.undoing import OnUndo
@@ -326,6 +327,14 @@ class Table:
         """The table's tensors whose computation graph is not sent with them."""
         return with_graphs(self._numbering.objects)
 
+    def imports(self, modules: Iterable[ModuleType]) -> tuple[object, ...]:
+        """The student's own modules that a cell may import, as a part of `extra`: the other end may be unable to."""
+        return self._kinds.variables.imports_of(modules)
+
+    def take_staying(self) -> list[str]:
+        """Lines about variables of modules that the last messages have left as they are in each kernel."""
+        return self._kinds.variable.take_staying()
+
     def knows(self, obj: object) -> bool:
         """Whether the other end has this very object."""
         return self._numbering.number(obj) is not None
@@ -453,10 +462,10 @@ class Table:
             if self._saved:
                 (header, (_, rebound, extra), fresh, undo), failure = read(None), None
             else:
-                (header, (_, rebound, extra), fresh, undo), failure = read_what_can_be(read)
+                (header, (_, rebound, extra), fresh, undo), failure = read_what_can_be(read, StandIns(self._here))
             self.not_rebuilt = self._news(failure.stand_ins) if failure is not None else []
-            if failure is not None and not self._home:  # the cell has not run
-                self.failed_at = self._path_to_one(failure.stand_ins, rebound)
+            if failure is not None and not self._home and not self._kinds.variables.excuse(failure.stand_ins):
+                self.failed_at = self._path_to_one(failure.stand_ins, rebound)  # the cell has not run
                 raise failure.error
         except BaseException:
             self.broken = True

@@ -6,6 +6,7 @@ number, level by level, and those of one kind are compared together, which costs
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -183,9 +184,15 @@ class Walker:
         if reach.of_modules is None:
             reach.of_modules = PLACES.look() if self.kinds.variables.own else {}
         place = reach.of_modules.get(id(obj))
-        if place is None or not self.kinds.of(obj).can_be_taken:
+        if place is None or not self.kinds.of(obj).can_be_taken or self._stays(place):
             return None
         return place
+
+    def _stays(self, place: Place) -> bool:
+        """Whether its variable stays as it is in each kernel."""
+        (module, name), *_ = place[0]
+        among = self.kinds.variables.of_dict(vars(sys.modules[module]), module)
+        return self.kinds.variable.stays(among.named(name))
 
     def _sift(self, level: list[int], reach: Reach) -> tuple[list[int], list[Any]]:
         """Which of these objects have not changed, and what the others refer to."""

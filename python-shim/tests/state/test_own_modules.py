@@ -77,11 +77,15 @@ def test_a_variable_is_rebound_and_deleted_in_both_kernels(course: Pair) -> None
 def test_a_value_that_holds_what_cannot_travel_stays(course: Pair) -> None:
     course.local("next(held())")
     course.remote("found = next(held())", "held")
+    assert course.table.take_staying() == [
+        "own_course.locked stays as it is in each kernel: it holds something that is a generator"
+    ]
     course.local("later = next(held())")
     assert (course.namespace["found"], course.namespace["later"]) == (0, 1)
     assert course.remote("found = pointer() is __import__('own_course').handle", "pointer") == {"error": None}
     assert course.namespace["found"]
     assert type(course.namespace["own_course"].handle).__name__ == "c_void_p"
+    assert course.table.take_staying() == []
 
 
 def test_an_undone_message_leaves_the_module_as_it_was(course: Pair) -> None:

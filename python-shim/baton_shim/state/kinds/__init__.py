@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from baton_shim.base.examine import is_a
 from baton_shim.base.locks import LOCKS
 from baton_shim.state.kinds.arrays import ArrayKind
 from baton_shim.state.kinds.base import ATOMS, Fixed, Here, Kind
@@ -58,7 +59,7 @@ from baton_shim.state.kinds.references import (
 from baton_shim.state.kinds.singletons import SingletonKind, may_be_singleton
 from baton_shim.state.kinds.tensors import TensorKind
 from baton_shim.state.kinds.typings import TYPINGS, TypingKind
-from baton_shim.state.kinds.variables import Variable, VariableKind, Variables, VariablesKind
+from baton_shim.state.kinds.variables import Import, ImportKind, Variable, VariableKind, Variables, VariablesKind
 from baton_shim.state.kinds.weak import WEAK_COLLECTIONS, WeakCollectionKind
 from baton_shim.state.refusal import (
     FILES,
@@ -102,7 +103,8 @@ class Kinds:
         self.stand_in, self.decimal_context, self.match = StandInKind(here), DecimalContextKind(here), MatchKind(here)
         self.lock, self.file, self.memory_view = LockKind(here), FileKind(here), MemoryViewKind(here)
         self.variables = VariablesKind(here, own=not for_later)
-        self.variable = VariableKind(here, self._holds_what_stays)
+        self.variable = VariableKind(here, self.variables, self._why_it_stays)
+        self.imported = ImportKind(here, self.variables)
         self.function.variables = self.type.variables = self.variables
         self.module = ModuleKind(here, self.variables)
         self.unsendable = UnsendableKind(here, self.why_not)
@@ -122,6 +124,7 @@ class Kinds:
             types.CellType: self.cell,
             functools._lru_cache_wrapper: self.cached,
             StandIn: self.stand_in,
+            Import: self.imported,
             Variable: self.variable,
             Variables: self.variables,
             types.ModuleType: self.module,
@@ -155,26 +158,31 @@ class Kinds:
             return describe_failure(obj, error)
         return reason
 
-    def _holds_what_stays(self, value: Any) -> bool:
-        """Whether some part of it cannot be sent, within a limit."""
+    def _why_it_stays(self, value: Any) -> str | None:
+        """For a module's variable: what its value holds that cannot be sent, within a limit.
+
+        None if nothing is found; empty if the value itself cannot be sent.
+        """
         waiting, seen = [value], dict[int, Any]()
         while waiting and len(seen) < _MOST_EXAMINED:
             obj = waiting.pop()
-            if type(obj) in ATOMS or id(obj) in seen or isinstance(obj, (type, types.FunctionType, types.ModuleType)):
+            if type(obj) in ATOMS or id(obj) in seen or is_a(obj, type, types.FunctionType, types.ModuleType):
                 continue
             seen[id(obj)] = obj
-            if self.why_not(obj) is not None:
-                return True
-            try:
-                kind = self.of(obj)
-                kind.check(obj)
-                waiting += () if is_leaf(obj) else kind.parts(obj, kind.read(obj))
-            except Exception:
-                return True
-        return False
+            reason = self.why_not(obj)
+            if reason is None:
+                try:
+                    kind = self.of(obj)
+                    kind.check(obj)
+                    waiting += () if is_leaf(obj) else kind.parts(obj, kind.read(obj))
+                except Exception as error:
+                    reason = describe_failure(obj, error)
+            if reason is not None:
+                return "" if obj is value else f"holds something that {reason[0]}"
+        return None
 
     def _missing_package(self, obj: Any) -> str | None:
-        kind = obj if isinstance(obj, type) else type(obj)
+        kind: Any = obj if is_a(obj, type) else type(obj)
         homes = [base.__module__ for base in kind.__mro__]
         if kind is types.ModuleType:
             homes.append(obj.__name__)

@@ -38,6 +38,8 @@ class Here:
     home: bool = False  # whether this is the notebook kernel; known from the first message on
     searches: dict[Any, Any] = field(default_factory=dict)
     """During one message: the searches that find `re.Match` objects again."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """During one message: texts of stand-ins for objects whose module cannot be imported here, and the modules."""
     once_bound: list[Callable[[], object]] = field(default_factory=list)
     """While a message is read: what can be done only when its names are bound. If it fails, that does no harm."""
     loaded: frozenset[str] = frozenset()  # the modules that the notebook had loaded before it reads a message
@@ -47,6 +49,10 @@ class Here:
     def where_it_is(self) -> str:
         """The text for what is not sent, as the other end shows it."""
         return where_it_is(self.home)
+
+    def note_absent(self, module: str, text: str) -> str:
+        self.absent[text] = module
+        return text
 
     def begin_reading(self, undo: Any) -> None:
         self.undo = undo
@@ -60,6 +66,7 @@ class Here:
         self.once_bound.clear()
 
     def forget_message(self) -> None:
+        self.absent.clear()
         self.used.clear()
         self.searches.clear()
         self.with_other_graphs.clear()

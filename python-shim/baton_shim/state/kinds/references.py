@@ -138,7 +138,7 @@ class ModuleKind(Kind):
     def find(self, name: str) -> Any:
         try:
             return importlib.import_module(name)
-        except ImportError as error:
+        except Exception as error:
             if not self.here.home:  # a module that the cell imported may not be installed in the notebook
                 raise
             return StandIn(f"the module {name!r} was imported on the GPU machine, but here: {error}")
