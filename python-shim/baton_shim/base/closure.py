@@ -8,6 +8,7 @@ decorated function behind its wrapper.
 
 from __future__ import annotations
 
+import builtins
 import gc
 import re
 import sys
@@ -93,7 +94,7 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any], objects: Iterable[
     reached = Reached()
     taken = set(names)
     waiting, rows = deque((*(namespace[name] for name in taken), *objects)), deque[Any]()
-    seen, most = {id(namespace)}, MOST_OBJECTS
+    seen, most = never_followed(namespace), MOST_OBJECTS
     while waiting or rows:
         if len(seen) >= most:
             if most > MOST_OBJECTS:
@@ -106,7 +107,7 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any], objects: Iterable[
         value = (waiting or rows).popleft()
         if id(value) in seen or id(type(value)) in WEAK or not (gc.is_tracked(value) or holds_untracked(value)):
             continue
-        seen.add(id(value))
+        seen[id(value)] = value
         if id(type(value)) in CONTAINERS and len(value) <= LONG_CONTAINER:  # the most frequent case
             parts = [part for part in gc.get_referents(value) if id(type(part)) not in PLAIN and id(part) not in seen]
             if len(parts) > FEW_CONTAINERS:
@@ -146,12 +147,12 @@ def used_by(live: Iterable[object], namespace: Mapping[str, Any]) -> set[str]:
     """
     names: set[str] = set()
     waiting = deque(live)
-    seen = {id(namespace)}
+    seen = never_followed(namespace)
     while waiting and len(seen) < MOST_OBJECTS:
         value = waiting.popleft()
         if id(value) in seen or id(type(value)) in WEAK or not (gc.is_tracked(value) or holds_untracked(value)):
             continue
-        seen.add(id(value))
+        seen[id(value)] = value
         if type(value) is FunctionType:
             if value.__globals__ is namespace:
                 names |= names_of(value.__code__)
@@ -166,6 +167,15 @@ def used_by(live: Iterable[object], namespace: Mapping[str, Any]) -> set[str]:
             waiting.extend(gc.get_referents(value))
         waiting.extend(held(value))
     return names
+
+
+def never_followed(namespace: Mapping[str, Any]) -> dict[int, object]:
+    """The beginning of a record of objects by their identities.
+
+    Python puts its builtins into the variables of every module and script, among them `eval`. The record keeps its
+    objects alive, because an object that exists only during the search would leave its identity to another one.
+    """
+    return {id(one): one for one in (namespace, vars(builtins))}
 
 
 def frame_of(running: object) -> FrameType | None:
@@ -196,7 +206,7 @@ def own_module(code: object) -> str | None:
 
 
 def own_modules(names: Iterable[str]) -> tuple[ModuleType, ...]:
-    """Those of the student's own modules with these names that are loaded."""
+    """The loaded modules among these names that are the student's own."""
     return tuple(sys.modules[name] for name in sorted(names) if is_own_module(name))
 
 
@@ -221,7 +231,8 @@ def code_of(code: object) -> Iterator[FunctionType]:
 def owns_globals(function: FunctionType) -> bool:
     """Whether its global variables belong to no imported module, as those of a script under `%run`."""
     values = function.__globals__
-    return getattr(sys.modules.get(values.get("__name__", "")), "__dict__", None) is not values
+    name = values.get("__name__")
+    return type(name) is not str or getattr(sys.modules.get(name), "__dict__", None) is not values
 
 
 def globals_named(function: FunctionType) -> frozenset[str]:

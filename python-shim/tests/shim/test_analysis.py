@@ -286,6 +286,21 @@ def test_code_behind_more_objects_than_are_searched() -> None:
     assert names_of("x", f"{DEEP}\nx = [[]]", a=[1])[0] == "x"
 
 
+def test_records_of_several_arrays() -> None:
+    """An array makes its records when it is examined, so those of the next array may be where earlier ones were."""
+    arrays = (
+        "import numpy as np\nclass C:\n    def m(self): return a\nx, record = [], [('n', int), ('one', object)]\n"
+        "for n in range(9): x = [np.array([(n, [n] if n else C())], dtype=record), x]"
+    )
+    assert names_of("x", arrays, a=[1])[0] == "a x"
+
+
+@pytest.mark.parametrize("name", [None, [], 1])
+def test_functions_in_a_dictionary_with_any_name(name: object) -> None:
+    definitions = "own = {'__name__': name, 'g': lambda: a}\nexec('def f(): return g()', own)\nf = own.pop('f')"
+    assert names_of("f()", definitions, name=name, a=[1])[0] == "a f"
+
+
 HOLDERS = {
     "array": "np.array([C(), C()], dtype=object)",
     "array of functions beside texts": "[np.array(['a'], dtype=STRINGS()), np.array([f], dtype=object)]",

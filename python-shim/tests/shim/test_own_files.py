@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
+
+import pytest
 
 if TYPE_CHECKING:
     from conftest import Baton
@@ -216,6 +219,29 @@ def test_a_function_that_imports_a_module_brings_it(baton: Baton) -> None:
     )
     assert baton.run("%%gpu\nstep()").result == "2"
     assert baton.value("kept.steps, kept.losses") == "(2, [1, 2])"
+
+
+SEES = "def sees(name):\n    import __main__\n    return name in vars(__main__)\n"
+
+
+def test_a_cell_that_uses_a_module_is_given_nothing_else(baton: Baton) -> None:
+    baton.run(f"open('course.py', 'w').write({SEES!r})")
+    baton.run("import course; unrelated = [1]\ndef evaluates(): return eval('unrelated')")
+    assert baton.run("%%gpu\ncourse.sees('course'), course.sees('unrelated')").result == "(True, False)"
+
+
+@pytest.mark.parametrize(
+    ("in_background", "code"), [("rows.append(2)", "course.lr()"), ("course.train()", "rows.append(2)")]
+)
+def test_a_module_and_a_background_cell_do_not_wait_for_each_other(baton: Baton, in_background: str, code: str) -> None:
+    write_module(baton, "import course\nrows = [1]")
+    end = threading.Event()
+    baton.before_finish = end.wait
+    assert baton.run(f"%%gpu --background job\n{in_background}").reply["status"] == "ok"
+    cell = baton.run(code, interrupt_when=lambda: any(kind == "stream" for kind, _ in baton.seen))
+    end.set()
+    assert cell.reply["status"] == "ok", cell.traceback
+    assert baton.run("%%gpu\nrows").reply["status"] == "ok"
 
 
 def test_a_module_that_the_session_found_in_another_way_changes_nothing_here(baton: Baton) -> None:
