@@ -44,6 +44,8 @@ from baton_shim.base.local_modules import is_own_module
 
 # Enough for the object graphs of models.
 MOST_OBJECTS = 50_000
+# Nested containers hold data, and examining them takes a fraction of the time that sending them takes.
+CONTAINERS_PER_OBJECT = 10
 # Only the first elements of a long container are examined, because long containers hold data.
 LONG_CONTAINER = 10_000
 # The containers in a container with more of them are examined last, because they are rows of data.
@@ -94,13 +96,13 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any], objects: Iterable[
     reached = Reached()
     taken = set(names)
     waiting, rows = deque((*(namespace[name] for name in taken), *objects)), deque[Any]()
-    seen, most = never_followed(namespace), MOST_OBJECTS
+    seen, left, is_rest = never_followed(namespace), MOST_OBJECTS * CONTAINERS_PER_OBJECT, False
     while waiting or rows:
-        if len(seen) >= most:
-            if most > MOST_OBJECTS:
+        if left <= 0:
+            if is_rest:
                 break
             # The rest may hold any function and class of the notebook.
-            most += MOST_OBJECTS
+            left, is_rest = MOST_OBJECTS * CONTAINERS_PER_OBJECT, True
             rows.clear()
             waiting = deque(filter(is_code, tuple(namespace.values())))
             continue
@@ -108,6 +110,7 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any], objects: Iterable[
         if id(value) in seen or id(type(value)) in WEAK or not (gc.is_tracked(value) or holds_untracked(value)):
             continue
         seen[id(value)] = value
+        left -= 1
         if id(type(value)) in CONTAINERS and len(value) <= LONG_CONTAINER:  # the most frequent case
             parts = [part for part in gc.get_referents(value) if id(type(part)) not in PLAIN and id(part) not in seen]
             if len(parts) > FEW_CONTAINERS:
@@ -115,6 +118,7 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any], objects: Iterable[
                 parts = [part for part in parts if id(type(part)) not in CONTAINERS]
             waiting.extend(parts)
             continue
+        left -= CONTAINERS_PER_OBJECT - 1
         reached.dynamic |= id(value) in EVALUATORS
         reached.everything |= id(value) in SHOWERS
         used: frozenset[str] = frozenset()
@@ -192,10 +196,9 @@ def names_of(code: CodeType) -> frozenset[str]:
 
 def own_module(code: object) -> str | None:
     """The student's own module to which a function, class or module belongs."""
-    if type(code) is FunctionType:
-        name, values = code.__globals__.get("__name__"), code.__globals__
-    elif type(code) is ModuleType:
-        name, values = code.__name__, vars(code)
+    if type(code) in (FunctionType, ModuleType):
+        values = code.__globals__ if type(code) is FunctionType else vars(code)
+        name = values.get("__name__")
     elif is_a(code, type):
         name, values = of_type(code, "__module__"), None  # type: ignore[arg-type]
     else:

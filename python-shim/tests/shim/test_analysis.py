@@ -261,7 +261,9 @@ def test_long_data_is_not_walked_to_its_end() -> None:
 
 
 DEEP = """
+from types import SimpleNamespace
 def tree(depth): return [tree(depth - 1), tree(depth - 1)] if depth else [held]
+def objects(depth): return SimpleNamespace(a=objects(depth - 1), b=objects(depth - 1)) if depth else held
 def held(): return a
 """
 
@@ -281,9 +283,15 @@ def test_code_is_found_beside_large_data(data: str) -> None:
 
 def test_code_behind_more_objects_than_are_searched() -> None:
     """Then it may be any function of the notebook."""
-    assert names_of("x", f"{DEEP}\nx = tree(16)", a=[1])[0] == "a held tree x"
+    assert names_of("x", f"{DEEP}\nx = objects(16)", a=[1])[0] == "SimpleNamespace a held objects tree x"
     assert names_of("x", f"{DEEP}\nx = tree(8); x[:] = [x[:]]", a=[1])[0] == "a x"
     assert names_of("x", f"{DEEP}\nx = [[]]", a=[1])[0] == "x"
+
+
+def test_nested_data_does_not_count_as_code() -> None:
+    assert names_of("x", f"{DEEP}\nx = tree(16)", a=[1])[0] == "a x"
+    records = "[{'box': [[n], [n]], 'words': [['a'], ['b']]} for n in range(9900)]"
+    assert names_of("x", f"x = {records}\ndef unrelated(): return a", a=[1])[0] == "x"
 
 
 def test_records_of_several_arrays() -> None:
