@@ -8,6 +8,7 @@ from __future__ import annotations
 import dis
 from collections.abc import Iterator
 from functools import lru_cache
+from importlib.util import resolve_name
 from itertools import chain
 from types import CodeType
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 _EXTENDED_ARGUMENT = dis.opmap["EXTENDED_ARG"]
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]  # the lowest bit of its argument is a flag
 _IMPORT = dis.opmap["IMPORT_NAME"]
+_BETWEEN = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL"})
 _IN_NAMESPACE = {dis.opmap[name]: name.partition("_")[0] for name in ("LOAD_NAME", "STORE_NAME", "DELETE_NAME")}
 _GLOBAL = {
     dis.opmap[name]: name.partition("_")[0]
@@ -44,20 +46,32 @@ def code_names(code: CodeType, module_level: bool = False) -> CodeNames:
 
 
 @lru_cache(maxsize=4096)
-def imports(code: CodeType) -> frozenset[str]:
-    """The modules that it imports, also in nested functions, and what may be parts of packages."""
+def imports(code: CodeType, package: str) -> frozenset[str]:
+    """The modules that it imports, also in nested functions, and what may be parts of packages.
+
+    `package`: the one to which the code belongs, for relative imports.
+    """
     found = set[str]()
     for part in nested(code):
         if _IMPORT not in part.co_code[::2]:
             continue
         module = ""
-        for each in dis.get_instructions(part):
+        instructions = [each for each in dis.get_instructions(part) if each.opname not in _BETWEEN]
+        for level, _, each in zip(instructions, instructions[1:], instructions[2:], strict=False):
             if each.opname == "IMPORT_NAME":
-                module = each.argval
+                module = absolute("." * level.argval + each.argval, package)
                 found |= {module, module.partition(".")[0]}
             elif each.opname == "IMPORT_FROM":
                 found.add(f"{module}.{each.argval}")
     return frozenset(found)
+
+
+def absolute(name: str, package: str) -> str:
+    """The module's full name; empty if there is none, which fails when the import runs."""
+    try:
+        return resolve_name(name, package)
+    except ImportError:
+        return ""
 
 
 def nested(code: CodeType) -> Iterator[CodeType]:
@@ -87,7 +101,6 @@ def accesses(code: CodeType) -> Iterator[tuple[str, str, bool]]:
             yield _IN_NAMESPACE[operation], code.co_names[argument], False
 
 
-_BETWEEN = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL"})
 _CALLS = frozenset({"CALL", "CALL_FUNCTION"})
 _SUBSCRIPTS = frozenset({"BINARY_SUBSCR", "DELETE_SUBSCR"})
 _READ_ONE = frozenset({"get", "pop", "setdefault"})

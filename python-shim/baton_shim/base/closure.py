@@ -213,6 +213,12 @@ def own_modules(names: Iterable[str]) -> tuple[ModuleType, ...]:
     return tuple(sys.modules[name] for name in sorted(names) if is_own_module(name))
 
 
+def package_of(function: FunctionType) -> str:
+    """The package of its module, from which its relative imports start."""
+    package = getattr(function.__globals__.get("__spec__"), "parent", "")
+    return package if type(package) is str else ""
+
+
 def code_of(code: object) -> Iterator[FunctionType]:
     """A function with those that it wraps; the methods of a class and of its bases."""
     waiting = [code]

@@ -221,6 +221,30 @@ def test_a_function_that_imports_a_module_brings_it(baton: Baton) -> None:
     assert baton.value("kept.steps, kept.losses") == "(2, [1, 2])"
 
 
+PACKAGE = {
+    "config.py": "rate = [1]",  # not the package's
+    "course/__init__.py": "",
+    "course/config.py": "rate = [1]",
+    "course/part/__init__.py": "",
+    "course/part/data.py": "seen = [1]",
+    "course/part/steps.py": (
+        "def siblings():\n    from . import data\n    from .data import seen\n    return data.seen is seen, seen\n"
+        "def above():\n    from ..config import rate\n    return rate\n"
+    ),
+}
+
+
+def test_a_function_that_imports_parts_of_its_package_brings_them(baton: Baton) -> None:
+    baton.run("import os\nos.makedirs('course/part')")
+    for file, source in PACKAGE.items():
+        baton.run(f"open({file!r}, 'w').write({source!r})")
+    baton.run("import config, course.config, course.part.data\nfrom course.part.steps import siblings, above")
+    baton.run("config.rate[0] = 2; course.config.rate[0] = 3; course.part.data.seen[0] = 4")
+    assert baton.run("%%gpu\nsiblings(), above()").result == "((True, [4]), [3])"
+    baton.run("%%gpu\nabove().append(5)")
+    assert baton.value("course.config.rate, config.rate") == "([3, 5], [2])"
+
+
 SEES = "def sees(name):\n    import __main__\n    return name in vars(__main__)\n"
 
 

@@ -26,7 +26,7 @@ from weakref import WeakValueDictionary
 import cloudpickle
 
 from baton_shim.base.bytecode import code_names, imports
-from baton_shim.base.closure import code_of, globals_named, own_module, own_modules, owns_globals
+from baton_shim.base.closure import code_of, globals_named, own_module, own_modules, owns_globals, package_of
 from baton_shim.base.examine import is_a, of_type
 from baton_shim.state.kinds.base import ATOMS, Here, Kind, State
 from baton_shim.state.rebuilding import NotFound, not_imported, said
@@ -119,7 +119,7 @@ class VariablesKind(Kind):
 
     def imported_by(self, function: FunctionType) -> tuple[Import, ...]:
         """Own modules that it imports, so that the other kernel's ones are the same when it runs."""
-        return self.imports_of(own_modules(imports(function.__code__))) if self.own else ()
+        return self.imports_of(own_modules(imports(function.__code__, package_of(function)))) if self.own else ()
 
     def of_function(self, function: FunctionType) -> tuple[Variable | Import, ...]:
         """Those that a function uses which is sent itself."""
