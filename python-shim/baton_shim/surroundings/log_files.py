@@ -1,8 +1,8 @@
 """Log records of `%%gpu` cells for the notebook's handlers that write to a file.
 
 Such a handler stays in the notebook, because two kernels that write to one open file would overwrite each other. The
-session has a `Forwarder` in its place, which collects records. With the cell's results they go to the handler, in their
-order. If a cell removes the forwarder from its logger, the handler is removed, too.
+session has a `Forwarder` in its place, which collects records. With the cell's results the last of them go to the
+handler, in their order. If a cell removes the forwarder from its logger, the handler is removed, too.
 
 **Invariant:** where the notebook has such a handler, a session has one, too, so `logging.info` adds none.
 """
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from baton_shim.surroundings.forwarding import Forwarder, Record
+from baton_shim.surroundings.forwarding import Forwarder, Record, Records
 from baton_shim.surroundings.handlers import can_be_sent, loggers, of_library
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class HomeLogFiles:
         records, removed = said
         for number, values in pickle.loads(records):
             if number in self._handlers:
-                self._handlers[number].handle(logging.makeLogRecord(values))
+                self._handlers[number].handle(logging.makeLogRecord(pickle.loads(values)))
         for name, number, _ in removed:
             here = logging.getLogger(name).handlers
             undo(partial(here.__setitem__, slice(None), list(here)))
@@ -82,20 +82,19 @@ class SessionLogFiles:
     name, title = NAME, TITLE
 
     def __init__(self) -> None:
-        self._records: list[Record] = []  # bounded by what the cells log
+        self._records = Records()
         self._placed: dict[Placed, Forwarder] = {}
-        self._collected = 0
+        self._sent: list[Record] = []
         self._removed: list[Placed] = []
 
     def look(self) -> tuple[bytes, list[Placed]] | None:
-        self._collected = len(self._records)
+        self._sent = self._records.all()
         self._removed = [one for one, here in self._placed.items() if here not in logging.getLogger(one[0]).handlers]
-        if not (self._collected or self._removed):
-            return None
-        return pickle.dumps(self._records[: self._collected]), self._removed
+        return (pickle.dumps(self._sent), self._removed) if self._sent or self._removed else None
 
     def commit(self, undo: OnUndo) -> None:
-        del self._records[: self._collected]
+        self._records.forget(self._sent)
+        self._sent = []
         for one in self._removed:
             del self._placed[one]
 

@@ -76,6 +76,21 @@ def test_a_log_file_gets_plain_values_and_what_a_filter_lets_through(baton: Bato
     assert (tmp_path / "log").read_text() == "1 0.25 a\n3 0.25 a\nc\n"
 
 
+def test_a_log_file_says_how_many_records_of_a_long_cell_it_lacks(baton: Baton, tmp_path: Path) -> None:
+    baton.run(
+        f"import logging\nfile = logging.FileHandler({str(tmp_path / 'log')!r}); log = logging.getLogger('course')\n"
+        "file.setFormatter(logging.Formatter('%(step)d %(message).90s')); log.addHandler(file)"
+    )
+    cell = baton.run(
+        "%%gpu\nfor step in range(9): log.error('x' * (6 << 20), extra={'step': step})\nlog.error('end', extra={'step': 9})"
+    )
+    assert cell.reply["status"] == "ok", cell.traceback
+    line = "Baton dropped 7 log records of %%gpu cells here: it keeps the last 16 MiB"
+    assert (tmp_path / "log").read_text() == f"6 {line}\n7 {'x' * 90}\n8 {'x' * 90}\n9 end\n"
+    baton.run("%%gpu\nlog.error('more', extra={'step': 10})")
+    assert (tmp_path / "log").read_text().endswith("9 end\n10 more\n")
+
+
 def test_a_session_that_opened_log_files_itself_sends_no_records(baton: Baton, tmp_path: Path) -> None:
     """As under `%%both`, which opens the same file in both kernels."""
     open_log = f"import logging\nlogging.basicConfig(filename={str(tmp_path / 'log')!r})"
