@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -87,24 +88,35 @@ def test_without_a_cell(new_kernel: Callable[[], Kernel], code: str) -> None:
     assert "No %%gpu cell has run yet" in str(new_kernel().run(code).reply)
 
 
-def test_an_interrupt_ends_the_wait_and_the_late_answer_is_not_mixed_with_the_next() -> None:
+@pytest.mark.parametrize(
+    ("answer", "error"), [(None, KeyboardInterrupt), ("no JSON", json.JSONDecodeError)], ids=["interrupt", "no JSON"]
+)
+def test_an_answer_that_is_given_up_is_not_mixed_with_the_next(answer: str | None, error: type[BaseException]) -> None:
     ours, theirs = socket.socketpair()
     proxy = Link(theirs)
     home: Any = SimpleNamespace(link=Link(ours), recent_outputs=RecentOutputs(), background=None)
     home.overdue = lambda message: Home.overdue(home, message)
     cell = Cell(1, range(3, 4), {}, None, None, [], [])
 
-    def interrupt() -> None:
-        assert proxy.receive() is not None
-        os.kill(os.getpid(), signal.SIGINT)
+    def publish(content: str) -> None:
+        proxy.send("publish", call=3, output={"kind": "stream", "content": content})
 
-    thread = threading.Thread(target=interrupt)
+    def begin_answer() -> None:
+        assert proxy.receive() is not None
+        if answer is None:
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            publish(answer)
+
+    thread = threading.Thread(target=begin_answer)
     thread.start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         published(home, cell, 3)
     thread.join()
     for text in ("late", "next"):
-        proxy.send("publish", call=3, output={"kind": "stream", "content": f'{{"text": "{text}"}}'})
+        publish(f'{{"text": "{text}"}}')
         proxy.send("output_given", call=3, missing=0)
     assert published(home, cell, 3) == [("stream", {"text": "next"})]
-    assert home.recent_outputs.abandoned == 0
+    publish('{"text": "last"}')
+    proxy.send("output_given", call=3, missing=0)
+    assert published(home, cell, 3) == [("stream", {"text": "last"})]

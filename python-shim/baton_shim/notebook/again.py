@@ -57,8 +57,8 @@ class RecentOutputs:
     """The last `%%gpu` cells, the oldest one first."""
 
     cells: deque[Cell] = field(default_factory=deque)
-    abandoned: int = 0
-    """The number of requests to the proxy that were interrupted. Their answers still arrive, before all later ones."""
+    awaited: int = 0
+    """How many requests to the proxy it has not answered. It answers in order, and all but the last were given up."""
 
     def note(self, cell: Cell) -> None:
         """Adds a cell, and drops the oldest ones above the limits."""
@@ -104,18 +104,19 @@ def published(home: Home, cell: Cell, call: int) -> list[tuple[str, dict[str, An
     recent = home.recent_outputs
     with Interrupts() as interrupts:
         home.link.send("output_wanted", call=call)
+        recent.awaited += 1
         while True:
             message = home.link.receive(interrupts, TICK_SECONDS)
             if message is None:
                 if interrupts.count:
-                    recent.abandoned += 1
                     raise KeyboardInterrupt
-            elif recent.abandoned or message.body.get("call") != call:
+            elif recent.awaited > 1 or message.body.get("call") != call:
                 home.overdue(message)
             elif message.name == "publish":
                 output = message.body["output"]
                 found.append((output["kind"], json.loads(output["content"])))
             elif message.name == "output_given":
+                recent.awaited -= 1
                 break
             else:
                 home.overdue(message)

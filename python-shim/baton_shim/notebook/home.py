@@ -382,7 +382,7 @@ class Home:
     def overdue(self, message: Message) -> None:
         """Handles a message of an earlier call, or of a background cell."""
         if message.name == "output_given":
-            self.recent_outputs.abandoned -= 1
+            self.recent_outputs.awaited -= 1
             return
         if self.background is not None and self.background.takes(message):
             return
