@@ -12,6 +12,7 @@ A flush includes what programs have written to the file descriptors, which a thr
 from __future__ import annotations
 
 import codecs
+import fcntl
 import os
 import select
 import sys
@@ -19,9 +20,6 @@ import threading
 from typing import Any
 
 from ipykernel.iostream import OutStream
-
-_PIPE_BYTES = 1 << 16
-"""The capacity of a pipe."""
 
 
 class Stream(OutStream):  # type: ignore[misc]
@@ -66,7 +64,8 @@ class Stream(OutStream):  # type: ignore[misc]
         with self._reading:  # no other thread has read bytes that are not written yet
             if not self._has_bytes(0):
                 return True
-            read = os.read(self._fid, _PIPE_BYTES)  # only once: a program may go on writing for ever
+            # At most what a pipe can hold: a program may go on writing for ever.
+            read = os.read(self._fid, fcntl.fcntl(self._fid, fcntl.F_GETPIPE_SZ))
             if text := self._decode(read):
                 self.write(text)
             os.write(self._original_stdstream_copy, read)

@@ -153,6 +153,17 @@ def test_output_of_programs_belongs_to_the_cell_that_runs_them(baton: Baton, fir
 # ---- errors ----
 
 
+@pytest.mark.parametrize("first_line", ["", "%%gpu\n"])
+def test_all_that_a_large_pipe_holds_belongs_to_the_cell(baton: Baton, first_line: str) -> None:
+    """Pipes are this large on machines with pages of 64 KiB."""
+    cell = baton.run(
+        f"{first_line}import fcntl, os, sys\nout, size = sys.stdout, 1 << 20\n"
+        "fcntl.fcntl(out._fid, fcntl.F_SETPIPE_SZ, size)\n"
+        "with out._reading: os.write(1, b'x' * (size // 2))\nout.flush()\nwith out._reading: left = out._has_bytes(0)\nleft"
+    )
+    assert (cell.result, len(cell.text())) == ("False", 1 << 19)
+
+
 def test_an_error_keeps_type_lines_and_the_state_so_far(baton: Baton) -> None:
     baton.run(
         "class Mine(ValueError):\n    def __init__(self, a, b):\n        super().__init__(f'{a}-{b}'); self.a = a"
