@@ -129,12 +129,16 @@ class SessionNamespaceMagics(NamespaceMagics):  # type: ignore[misc]
 
     @line_magic  # type: ignore[untyped-decorator]
     def reset(self, parameter_s: str = "") -> None:
-        results: dict[int, None] = self.shell.user_ns.get("_oh", {})
-        results.update(dict.fromkeys(range(self.shell.displayhook.notebook_results)))  # IPython takes its length
+        names = self.shell.user_ns
+        results = names.get("_oh", {})  # the notebook's own, if a cell has used it
+        names["_oh"] = counted = dict.fromkeys(range(self.shell.displayhook.notebook_results))  # for IPython's message
         try:
             super().reset(parameter_s)
         finally:
-            results.clear()
+            if not counted:
+                results.clear()
+            if names.get("_oh") is counted:
+                names["_oh"] = results
 
 
 class SessionEvents(EventManager):  # type: ignore[misc]

@@ -208,6 +208,14 @@ def test_reset_counts_the_results_in_the_notebook(baton: Baton) -> None:
     assert (reset(""), reset("%%gpu\n")) == (expected, expected)
 
 
+def test_only_a_reset_of_the_results_clears_them(baton: Baton) -> None:
+    baton.run("[7]")
+    assert baton.run("%%gpu\n%reset -f in\n[7] in _oh.values()").result == "True"
+    assert baton.value("[7] in Out.values()") == "True"
+    assert baton.run("%%gpu\n%reset -f out\nlen(_oh)").result == "0"
+    assert baton.value("[7] in Out.values()") == "False"
+
+
 def test_reset_in_a_cell(baton: Baton) -> None:
     baton.run("x = 1; steps = (n for n in [])")
     assert baton.run("%%gpu\n%reset -f").reply["status"] == "ok"
