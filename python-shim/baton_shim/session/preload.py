@@ -36,6 +36,7 @@ ANOTHER = (
     "warning: This session had already loaded a different {0}. This notebook's {0} is used from now on\n"
     "hint: if it does not work, ask your course staff to set worker.warm_starts = false\n"
 )
+BACKEND, INLINE = "MPLBACKEND", "module://matplotlib_inline.backend_inline"
 NUMPY_RANDOM = "numpy.random"
 
 
@@ -124,12 +125,13 @@ def set_filters(filters: Iterable[Any]) -> None:
 
 class InKernel:
     """The surroundings in which libraries are loaded. Some libraries look at these only once: pandas checks whether it
-    is in a kernel, and multiprocessing records the program and folder of its children.
+    is in a kernel, matplotlib reads its backend, and multiprocessing records the program and folder of its children.
     """
 
     def __init__(self) -> None:
         self._main, self._folder = sys.modules["__main__"], tempfile.mkdtemp()
         self._streams = sys.stdout, sys.stderr
+        self._backend = os.environ.get(BACKEND, "")
 
     def __enter__(self) -> InKernel:
         from ipykernel.zmqshell import ZMQInteractiveShell
@@ -140,6 +142,7 @@ class InKernel:
         InteractiveShell._instance = shell
         vars(builtins).update(get_ipython=lambda: shell, __IPYTHON__=True)
         sys.stdout, sys.stderr = CurrentStream("stdout"), CurrentStream("stderr")
+        os.environ[BACKEND] = self._backend or INLINE  # as ipykernel does
         os.chdir(self._folder)
         return self
 
@@ -147,6 +150,9 @@ class InKernel:
         os.chdir("/")
         shutil.rmtree(self._folder, ignore_errors=True)  # a library may have left a file there
         sys.stdout, sys.stderr = self._streams
+        del os.environ[BACKEND]
+        if self._backend:
+            os.environ[BACKEND] = self._backend
         del builtins.get_ipython, builtins.__IPYTHON__  # type: ignore[attr-defined]
         InteractiveShell._instance = None
 

@@ -115,15 +115,15 @@ class Session(Socket):
 
 
 class Zygote:
-    """Has loaded what every session needs. Ends with the thread that starts it."""
+    """Has loaded what every session needs, and these libraries. Ends with the thread that starts it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *libraries: str) -> None:
         self._control, its = socket.socketpair()
-        command = [sys.executable, "-m", "baton_shim.session.zygote", str(its.fileno())]
+        command = [sys.executable, "-m", "baton_shim.session.zygote", str(its.fileno()), *libraries]
         variables = environment({"BATON_SESSION": MARK})
         self.process = subprocess.Popen(command, env=variables, cwd="/", pass_fds=[its.fileno()])
         its.close()
-        assert self._control.makefile().readline() == "ready\n"
+        assert next(line for line in self._control.makefile() if not line.startswith("loading ")) == "ready\n"
 
     def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
         """The process id."""
@@ -576,8 +576,8 @@ class Baton:
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    zygote = Zygote()
+def zygote(request: pytest.FixtureRequest) -> Iterator[Zygote]:
+    zygote = Zygote(*getattr(request, "param", ()))
     yield zygote
     zygote.close()
 

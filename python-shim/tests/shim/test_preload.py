@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from conftest import Baton
 LOAD = """
 import os, sys
 from baton_shim.session.preload import Preloaded
@@ -88,3 +91,12 @@ def test_a_library_that_changes_its_folder_leaves_the_surroundings_as_they_were(
     (tmp_path / "untidy.py").write_text(source)
     loaded = subprocess.run([sys.executable, "-c", LOAD, tmp_path], capture_output=True, text=True, timeout=100)
     assert loaded.returncode == 0, loaded.stderr
+
+
+@pytest.mark.parametrize("zygote", [["matplotlib.pyplot"]], indirect=True)
+def test_preloaded_pyplot_shows_figures_as_the_notebook_wants_them(baton: Baton) -> None:
+    plot = "%%gpu\nimport matplotlib.pyplot as plt\nplt.plot([1])\nNone"
+    shown = baton.run(plot).all("display_data")
+    baton.run("%config InlineBackend.figure_format = 'svg'")
+    shown += baton.run(plot).all("display_data")
+    assert [sorted(one["data"]) for one in shown] == [["image/png", "text/plain"], ["image/svg+xml", "text/plain"]]
