@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+import msgpack
 import pytest
+from baton_shim.base import wire
 
 if TYPE_CHECKING:
     from conftest import Baton
@@ -222,6 +224,30 @@ def test_an_error_that_has_no_text_shows_the_lines_of_the_cell(baton: Baton) -> 
     assert "raise Weird()" in cell.traceback
     assert "baton_shim" not in cell.traceback
     assert baton.value("x") == "5"
+
+
+@pytest.mark.parametrize(
+    ("lines", "left_out"),
+    [
+        ("['first', *[''] * 1_000_000, 'last']", "Baton left out 990002 lines here"),
+        ("['first' + 'x' * (64 << 20), 'last']", "Baton left out 65011717 characters here"),
+    ],
+    ids=["lines", "characters"],
+)
+def test_an_error_that_no_message_can_hold_is_shortened(baton: Baton, lines: str, left_out: str) -> None:
+    baton.run(f"class Own(Exception): _render_traceback_ = lambda self: {lines}")
+    cell = baton.run("%%gpu\nkept = 1\nraise Own")
+    assert cell.traceback.startswith("first")
+    assert cell.traceback.endswith("last")
+    assert left_out in cell.traceback
+    assert len(cell.traceback) < 5 << 20
+    assert baton.value("kept") == "1"
+
+
+def test_an_error_with_a_message_that_is_too_long() -> None:
+    error = wire.remote_error("ValueError", "x" * (64 << 20), ["ValueError", "x" * (64 << 20)])
+    assert error["value"].endswith("xxx[Baton left out 62914560 characters here]")
+    assert len(msgpack.packb(error)) < 9 << 20
 
 
 def test_a_syntax_error_needs_no_gpu(baton: Baton) -> None:
