@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import inspect
-import re
-import warnings
 from types import TracebackType
 from typing import Any
 
@@ -15,8 +13,6 @@ from baton_shim.base import cell_blocks
 from baton_shim.base.blocks import BLOCK, DONE, EXIT, RETURN, OnGpuMachine, in_file
 
 _RUN = '__import__("IPython").get_ipython().kernel.blocks.run_{}()'
-HOW_TO_EXIT = ("ignore", re.compile("To exit: use"), UserWarning, None, 0)
-"""IPython's warning about `sys.exit()`; in a block, the exit is meant for the code around it."""
 Block = tuple[tuple[bytes, str] | None, Any, tuple[Any, ...], dict[str, Any]]
 """The code, or a function and its arguments."""
 
@@ -35,15 +31,9 @@ class SessionBlocks(OnGpuMachine):
         self._block, self._ended = block, (DONE, None)
         if block is None:
             return code
-        warnings.filters.insert(0, HOW_TO_EXIT)  # type: ignore[attr-defined]
         module, function, _, _ = block
         awaits = inspect.iscoroutinefunction(function) or (module and in_file(*module).co_flags & inspect.CO_COROUTINE)
         return f"await {_RUN.format('awaiting')}" if awaits else _RUN.format("now")
-
-    def ran(self) -> None:
-        """Called when the code of the cell has ended."""
-        if HOW_TO_EXIT in warnings.filters:
-            warnings.filters.remove(HOW_TO_EXIT)  # type: ignore[attr-defined]
 
     def end(self) -> tuple[Any, tuple[int, Any]]:
         """What the block was given and may have changed, and how it ended."""

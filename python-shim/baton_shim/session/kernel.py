@@ -153,7 +153,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self.shell.block_runs = prepared.get("block") is not None
             reply = await self._run(code, cell["silent"], cell["allow_stdin"])
             self._publisher.end_fork(reply.get("traceback", []))
-            self.blocks.ran()
+            self.shell.cell_ended()
             self._faults.close()
             self._gpu_cache.end_cell(self._loop)
             self.surroundings.patches.read(cell["code"], self.shell.user_ns)

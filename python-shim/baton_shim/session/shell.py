@@ -9,9 +9,11 @@ the session's iopub as usual.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import traceback
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipykernel.displayhook import ZMQShellDisplayHook
@@ -43,6 +45,11 @@ OF_HISTORY = frozenset("history hist recall rep rerun macro save pastebin notebo
 OF_PROFILE = frozenset("bookmark store".split())
 # Magics for other clients of the kernel.
 OF_CLIENTS = frozenset("connect_info qtconsole".split())
+
+
+# IPython's warning about the exit that ends a cell or a block. The notebook raises the exit again, and warns itself
+# unless it is meant for the code around a block.
+HOW_TO_EXIT = ("ignore", re.compile("To exit: use"), UserWarning, None, 0)
 
 
 class Result(NamedTuple):
@@ -307,12 +314,18 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
             self._showtraceback(kind, error, lines)
         else:
             super().showtraceback(exc_tuple, *arguments, **options)
-        ends_the_cell = options.get("running_compiled_code") or options.get("exception_only")
-        if not ends_the_cell and self.cells_running <= 1:
+        ends_code = options.get("running_compiled_code") or options.get("exception_only")
+        if ends_code and issubclass(kind, SystemExit) and self.cells_running <= 1:
+            warnings.filters.insert(0, HOW_TO_EXIT)  # type: ignore[attr-defined]
+        if not ends_code and self.cells_running <= 1:
             if issubclass(kind, UsageError):
                 super().show_usage_error(error)
             else:
                 super()._showtraceback(kind, error, self._last_traceback)
+
+    def cell_ended(self) -> None:
+        if HOW_TO_EXIT in warnings.filters:
+            warnings.filters.remove(HOW_TO_EXIT)  # type: ignore[attr-defined]
 
     def show_usage_error(self, exc: BaseException) -> None:
         """Shows nothing: the notebook kernel prints the error."""

@@ -257,6 +257,12 @@ def test_a_syntax_error_needs_no_gpu(baton: Baton) -> None:
     assert baton.calls == []
 
 
+def test_an_exit_warns_as_in_any_cell(baton: Baton) -> None:
+    cell = baton.run("%%gpu\nimport sys, warnings\nfilters = len(warnings.filters)\nsys.exit(3)")
+    assert cell.text("stderr").count("UserWarning: To exit: use") == 1
+    assert baton.run("%%gpu\nlen(warnings.filters) == filters").result == "True"
+
+
 def test_exit_ends_neither_kernel(baton: Baton) -> None:
     cell = baton.run("%%gpu\nexit()")
     assert cell.reply["status"] == "ok"
