@@ -67,7 +67,7 @@ def imports(code: CodeType, package: str) -> frozenset[str]:
 
 
 def absolute(name: str, package: str) -> str:
-    """The module's full name; empty if there is none, which fails when the import runs."""
+    """The full name of a module; empty if the relative name leads out of all packages, because its import fails."""
     try:
         return resolve_name(name, package)
     except ImportError:
