@@ -134,9 +134,9 @@ impl FrameReader {
                     bytes: document.len(),
                     elements: self.most_elements,
                 };
-                if !bound.allows_encoded(document) {
-                    return Err(FrameError::TooLarge(length));
-                }
+                bound
+                    .check_encoded(document)
+                    .map_err(|_| FrameError::TooLarge(length))?;
                 let message = decode(document);
                 self.buffer.drain(..end);
                 self.buffer.shrink_to(KEPT_BUFFER_BYTES);
