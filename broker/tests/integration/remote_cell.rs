@@ -82,6 +82,30 @@ async fn a_worker_without_the_state_gets_a_whole_one() {
 }
 
 #[tokio::test]
+async fn no_other_worker_begins_with_a_state_that_its_notebook_replaces() {
+    let broker = Broker::start().await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let job = proxy.submit().await;
+    let (fencing, first) = worker.assignment().await;
+    proxy.assigned(job).await;
+    let wanted = JobEvent::StateWanted { question: 1 };
+    worker.report(job, fencing, 1, vec![wanted.clone()]).await;
+    assert_eq!(proxy.event(job).await, wanted);
+    let mut other = FakeWorker::new(&broker.dial).await;
+    drop(worker);
+
+    let (fencing, second) = other.assignment().await;
+    assert_ne!(second.state.base(), first.state.base());
+    assert_ne!(second.state.base().messages, 0);
+    let wanted = JobEvent::StateWanted { question: 2 };
+    other.report(job, fencing, 1, vec![wanted]).await;
+    proxy
+        .answered(&mut other, job, 2, Answer::State(state("everything")))
+        .await;
+}
+
+#[tokio::test]
 async fn answers_reach_the_worker() {
     let broker = Broker::start().await;
     let mut worker = FakeWorker::new(&broker.dial).await;

@@ -1,7 +1,8 @@
 //! Where the bytes of a message between two object tables are.
 
-use crate::{ChunkHash, HeldKey, Manifest, StateVersion, memory::Enclosed};
+use crate::{ChunkHash, HeldKey, Manifest, StateVersion, TableId, memory::Enclosed};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 /// State that proxy and worker exchange. The broker forwards it without reading it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,6 +15,20 @@ pub enum State {
 }
 
 impl State {
+    /// Continues a state that no session holds, so every worker asks for a complete one.
+    #[must_use]
+    pub const fn outdated() -> Self {
+        Self::Chunks(Manifest {
+            base: StateVersion {
+                table: TableId(Uuid::nil()),
+                messages: 1,
+            },
+            stream: Vec::new(),
+            segments: Vec::new(),
+            dropped_segments: Vec::new(),
+        })
+    }
+
     /// The state that this message continues.
     #[must_use]
     pub fn base(&self) -> StateVersion {

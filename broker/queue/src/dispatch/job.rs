@@ -271,11 +271,23 @@ impl Job {
             JobEvent::Finished(finished) => return Some(self.finish(End::of(finished), now)),
             JobEvent::StateWanted { question } | JobEvent::BytesWanted { question } => {
                 self.state_wanted = Some(*question);
+                // The notebook begins a new object table, so no other worker may run the job from the state of the old
+                // one, even if this worker is lost before the answer.
+                return Some(self.replace_state(State::outdated()));
             }
             JobEvent::DeferredState { .. } => self.deferred_wanted = false,
             _ => {}
         }
         None
+    }
+
+    /// From now on, workers get this state.
+    pub(super) fn replace_state(&mut self, state: State) -> Write {
+        self.submission = None;
+        Write::ReplaceState {
+            job: self.id,
+            state: Box::new(state),
+        }
     }
 
     /// A notebook has answered a question. Returns whether the question was open: only the first answer counts.

@@ -301,11 +301,7 @@ fn on_answer(
         if job.state_wanted != Some(question) || !may_change {
             return;
         }
-        job.submission = None;
-        batch.write(Write::ReplaceState {
-            job: id,
-            state: Box::new(state.clone()),
-        });
+        batch.write(job.replace_state(state.clone()));
     }
     if let Some(to) = dispatch.peers.runner(job).filter(|_| job.is_running()) {
         let message = ToWorker::Answer {
