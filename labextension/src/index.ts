@@ -122,7 +122,7 @@ const background = {
     };
     app.commands.addCommand(COMMAND, {
       label: LABEL,
-      caption: 'Save the notebook, and run all of its cells on a GPU as one job, which goes on without this page',
+      caption: 'Save the notebook, and run all of its cells on a GPU as one job, which continues after you close this page',
       isEnabled: () => tracker.currentWidget !== null,
       execute: () => {
         if (tracker.currentWidget) {
@@ -135,7 +135,7 @@ const background = {
       createNew: (panel: NotebookPanel, _: DocumentRegistry.IContext<INotebookModel>) => {
         const button = new ToolbarButton({
           label: LABEL,
-          tooltip: `${LABEL}: save the notebook, and run all of its cells as one job, which goes on without this page`,
+          tooltip: `${LABEL}: save the notebook, and run all of its cells as one job, which continues after you close this page`,
           onClick: () => run(panel)
         });
         if (!panel.toolbar.insertAfter('cellType', 'baton-background', button)) {
