@@ -107,6 +107,11 @@ def test_a_manifest_with_a_mistake_is_not_valid() -> None:
             "All brokers must see the same chunks",
         ),
         ({"broker": {"chunkStore": "s3://x"}}, "networkPolicy.brokerEgress"),
+        (
+            {"broker": {"people": True, "postgresql": {"url": "postgres://x"}}, "networkPolicy": {"enabled": False}},
+            "broker.people",
+        ),
+        ({"pools": {"gpu": {"settings": {"network": "egress"}}}}, "networkPolicy.workerEgress"),
         ({"pool": {}}, "pool"),
         ({"pools": {"gpu": {"sandbox": "off"}}}, "sandbox"),
         ({"pools": {"gpu": {"idleFor": "5m"}}}, "idleFor"),
@@ -189,7 +194,7 @@ def test_pods_have_no_more_rights_than_they_need(values: dict[str, Any]) -> None
     """The restricted level of Pod Security, except for what a worker's sandbox needs."""
     manifests = render(values)
     assert not {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"} & {each["kind"] for each in manifests}
-    walled = 0
+    sandboxed = 0
     for name, template in pods(manifests):
         spec, security = template["spec"], container(template)["securityContext"]
         assert spec["automountServiceAccountToken"] is False
@@ -202,16 +207,16 @@ def test_pods_have_no_more_rights_than_they_need(values: dict[str, Any]) -> None
         assert not any("hostPath" in volume for volume in spec["volumes"])
         profile = spec["securityContext"]["seccompProfile"]["type"]
         if security.get("procMount") == "Unmasked":
-            walled += 1
+            sandboxed += 1
             # Kubernetes allows the one only with the other.
             assert spec["hostUsers"] is False
             assert profile == "Unconfined"
         else:
             assert profile == "RuntimeDefault", name
             assert "hostUsers" not in spec
-    unwalled = [pool for pool in values.get("pools", {}).values() if pool.get("sandbox") == "none"]
-    assert walled == len(values.get("pools", {"gpu": {}})) - len(unwalled)
-    assert ("WARNING" in notes(values)) == bool(unwalled)
+    not_sandboxed = [pool for pool in values.get("pools", {}).values() if pool.get("sandbox") == "none"]
+    assert sandboxed == len(values.get("pools", {"gpu": {}})) - len(not_sandboxed)
+    assert ("WARNING" in notes(values)) == bool(not_sandboxed)
 
 
 @every_case
@@ -298,6 +303,24 @@ def test_a_pool_s_pods_get_its_own_token_and_no_key() -> None:
         for item in volume["secret"]["items"]
     }
     assert given == {("baton-tokens", "pool-gpu"), ("baton-tls", "ca.crt")}
+
+
+def test_people_get_tokens_without_a_hub(place: Place) -> None:
+    [first] = dict(pods(render(CASES["people"])))["baton-broker"]["spec"]["initContainers"]
+    assert "baton people add" in notes(CASES["people"])
+    file = place.folder / "people.toml"
+    path_in_pod = "/var/lib/baton/people.toml"
+    assert path_in_pod in first["command"]
+    command = [str(file) if word == path_in_pod else word for word in first["command"]]
+    for added in ("ada", "bob"):
+        # As the kubelet changes files on a volume with `fsGroup`.
+        file.touch(mode=0o660)
+        subprocess.run(command, check=True)
+        added_to = run_binary(place, "people", "add", added, "--people-file", str(file))
+        assert added_to.returncode == 0, added_to.stderr
+    listed = run_binary(place, "people", "list", "--people-file", str(file)).stdout
+    assert "ada" in listed
+    assert "bob" in listed
 
 
 def node_of(place: Place, made: Images | None = None) -> Node:

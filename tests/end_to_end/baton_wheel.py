@@ -1,12 +1,14 @@
-"""Baton's wheel, as `pip` builds it from the repository."""
+"""Baton's wheel, built with the command of the guide for Kubernetes."""
 
 from __future__ import annotations
 
 import fcntl
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+from end_to_end.guides import GUIDES, blocks
 from end_to_end.place import OUTER_ENVIRONMENT
 
 ROOT = Path(__file__).parents[2]
@@ -18,13 +20,25 @@ def build_baton_wheel(folder: Path) -> Path:
 
     Every build writes to the same place below `target` first, so that one runs at a time.
     """
-    profile = OUTER_ENVIRONMENT.get("PROFILE", "dev")
-    path = f"{Path(sys.executable).parent}:{OUTER_ENVIRONMENT['PATH']}"
+    console = "".join(blocks(GUIDES / "kubernetes.md", "console"))
+    [command] = [line for line in console.splitlines() if " pip wheel " in line.replace("/", " ")]
+    programs = Path(sys.executable).parent
+    for in_the_guide, here in {
+        "$PWD/.venv/bin": str(programs),
+        ".venv/bin/pip": shlex.join([sys.executable, "-m", "pip"]),
+        "--profile release": f"--profile {OUTER_ENVIRONMENT.get('PROFILE', 'dev')}",
+        "context/wheels": shlex.quote(str(folder)),
+    }.items():
+        assert in_the_guide in command
+        command = command.replace(in_the_guide, here)
+    # Programs beside this Python are on the path only if the command puts them there.
+    path = [folder for folder in OUTER_ENVIRONMENT["PATH"].split(":") if Path(folder) != programs]
     with (ROOT / "target/wheel.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         subprocess.run(
-            [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT],
-            env=OUTER_ENVIRONMENT | {"MATURIN_PEP517_ARGS": f"--profile {profile} --locked", "PATH": path},
+            ["sh", "-c", command],
+            cwd=ROOT,
+            env=OUTER_ENVIRONMENT | {"PATH": ":".join(path)},
             check=True,
             timeout=PATIENCE_SECONDS,
         )

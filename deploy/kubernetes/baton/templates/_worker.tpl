@@ -4,7 +4,7 @@
 {{- $pool := .pool }}
 {{- $name := include "baton.name" $root }}
 {{- $authority := and $root.Values.tls.secretName $root.Values.tls.privateAuthority }}
-{{- $walled := eq $pool.sandbox "user-namespace" }}
+{{- $sandboxed := eq $pool.sandbox "user-namespace" }}
 metadata:
   labels: {{- include "baton.labels" $root | nindent 4 }}
     app.kubernetes.io/component: worker
@@ -26,7 +26,7 @@ spec:
   restartPolicy: {{ eq $pool.kind "scaled-job" | ternary "OnFailure" "Always" }}
   # Time for running cells to end, then for their results to reach the broker, and two minutes for everything else.
   terminationGracePeriodSeconds: {{ add (int $pool.stopGraceSeconds) (int $pool.handoverSeconds) 120 }}
-  {{- if $walled }}
+  {{- if $sandboxed }}
   # With a user namespace, root in the pod has no rights on the node, and bubblewrap may mount a /proc of its own.
   hostUsers: false
   {{- end }}
@@ -41,8 +41,8 @@ spec:
     runAsUser: 1000
     runAsGroup: 1000
     fsGroup: 1000
-    seccompProfile: {{ $walled | ternary $pool.seccompProfile (dict "type" "RuntimeDefault") | toJson }}
-    {{- if $walled }}
+    seccompProfile: {{ $sandboxed | ternary $pool.seccompProfile (dict "type" "RuntimeDefault") | toJson }}
+    {{- if $sandboxed }}
     appArmorProfile: {{ $pool.appArmorProfile | toJson }}
     {{- end }}
   containers:
@@ -58,7 +58,7 @@ spec:
         - name: HOME
           value: /var/lib/baton-worker
       securityContext: {{- include "baton.restricted" $root | nindent 8 }}
-        {{- if $walled }}
+        {{- if $sandboxed }}
         procMount: Unmasked
         {{- end }}
       {{- $resources := deepCopy $pool.resources }}
