@@ -21,7 +21,7 @@ use jiff::{Timestamp, tz::TimeZone};
 use std::{
     collections::BTreeMap,
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
 };
@@ -41,7 +41,7 @@ pub(crate) enum PeopleAction {
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
     },
-    /// Replace the token of a person or a worker, and print the new one
+    /// Replace the token of a person or a worker, and print the new one, which expires when the earlier one would have
     Rotate {
         /// The name of the person or worker
         name: String,
@@ -85,7 +85,7 @@ pub(crate) struct Import {
 
 #[derive(Args)]
 pub(crate) struct Expiry {
-    /// When the token expires: 30d, or a time such as 2027-02-28T18:00:00Z
+    /// When the token expires: 30d, a time such as 2027-02-28T18:00:00Z, or never
     #[arg(long, value_name = "WHEN")]
     expires: Option<String>,
 }
@@ -95,8 +95,8 @@ pub(crate) fn main(settings: &Settings, action: &PeopleAction) -> anyhow::Result
         "No people file is set\nhint: name it with --people-file, BATON_BROKER_PEOPLE_FILE or broker.people_file",
     )?;
     match action {
-        PeopleAction::Add(add) => add.run(PeopleFile::open_or_create(path)?),
-        PeopleAction::Import(import) => import.run(PeopleFile::open_or_create(path)?),
+        PeopleAction::Add(add) => add.run(path),
+        PeopleAction::Import(import) => import.run(path),
         PeopleAction::List => list(&People::read(path).with_context(|| file::unreadable(path))?),
         PeopleAction::Remove { names } => remove(PeopleFile::open(path)?, names),
         PeopleAction::Rotate { name, expiry } => rotate(PeopleFile::open(path)?, name, expiry),
@@ -104,8 +104,10 @@ pub(crate) fn main(settings: &Settings, action: &PeopleAction) -> anyhow::Result
 }
 
 impl Add {
-    fn run(&self, mut file: PeopleFile) -> anyhow::Result<ExitCode> {
+    fn run(&self, path: &Path) -> anyhow::Result<ExitCode> {
         let name = &self.name;
+        let expires = self.expiry.at()?;
+        let mut file = PeopleFile::open_or_create(path)?;
         anyhow::ensure!(
             !file.has(name),
             "{name} is in {} already\nhint: `baton people rotate {name}` gives {name} another token",
@@ -116,7 +118,7 @@ impl Add {
             true => Person::new_worker(name.clone(), &token),
             false => Person::new(name.clone(), &token, self.admin, self.roles()),
         };
-        person.expires = self.expiry.at()?;
+        person.expires = expires;
         file.add(&[person])?;
         give_token(&file, name, &token, self.worker)
     }
@@ -131,10 +133,11 @@ impl Add {
 
 impl Import {
     /// Adds people who are not in the file, and courses for those who are. Prints the new tokens as CSV.
-    fn run(&self, mut file: PeopleFile) -> anyhow::Result<ExitCode> {
+    fn run(&self, path: &Path) -> anyhow::Result<ExitCode> {
         let expires = self.expiry.at()?;
         let people = roster::read(&self.roster, self.course.as_deref())
             .with_context(|| format!("Failed to read {}", self.roster.display()))?;
+        let mut file = PeopleFile::open_or_create(path)?;
         let mut tokens = csv::Writer::from_writer(Vec::new());
         let present = file.names();
         let (known, new): (Vec<_>, Vec<_>) = people
@@ -158,7 +161,7 @@ impl Import {
         errln!("Added {people}, and changed the course or role of {changed}");
         if !added.is_empty() {
             errln!(
-                "The tokens are above, shown once: give each person only their own line, and keep no copy"
+                "The tokens were printed once and are not stored: give each person only their own line, and keep no copy"
             );
         }
         Ok(ExitCode::SUCCESS)
@@ -166,15 +169,18 @@ impl Import {
 }
 
 impl Expiry {
-    /// A duration from now, such as `30d`, or a point in time.
+    /// A duration from now, such as `30d`, or a point in time; `None` for `never` and by default.
     fn at(&self) -> anyhow::Result<Option<Timestamp>> {
-        let Some(text) = &self.expires else {
+        let text = self.expires.as_ref().filter(|text| *text != "never");
+        let Some(text) = text else {
             return Ok(None);
         };
         let after = Duration::parse(text).map(|after| Timestamp::now().checked_add(after));
         let at = after.unwrap_or_else(|| text.parse());
         let at = at.ok().with_context(|| {
-            format!("{text} is not a time\nhint: write 30d, or a time such as 2027-02-28T18:00:00Z")
+            format!(
+                "{text} is not a time\nhint: write 30d, a time such as 2027-02-28T18:00:00Z, or never"
+            )
         })?;
         anyhow::ensure!(at > Timestamp::now(), "{text} is in the past");
         Ok(Some(at))
@@ -194,7 +200,7 @@ fn list(people: &People) -> anyhow::Result<ExitCode> {
     });
     out!(
         "{}",
-        table(["NAME", "IS", "EXPIRES"], rows, "No people yet")
+        table(["NAME", "ROLES", "EXPIRES"], rows, "No people yet")
     );
     Ok(ExitCode::SUCCESS)
 }
@@ -212,7 +218,11 @@ fn remove(mut file: PeopleFile, names: &[String]) -> anyhow::Result<ExitCode> {
 
 fn rotate(mut file: PeopleFile, name: &str, expiry: &Expiry) -> anyhow::Result<ExitCode> {
     let token = new_token();
-    let is_worker = file.set_token(name, &token, expiry.at()?)?;
+    let expires = match expiry.expires {
+        Some(_) => expiry.at()?,
+        None => file.expiry(name)?,
+    };
+    let is_worker = file.set_token(name, &token, expires)?;
     give_token(&file, name, &token, is_worker)
 }
 
@@ -223,10 +233,11 @@ fn give_token(
     is_worker: bool,
 ) -> anyhow::Result<ExitCode> {
     replace_after_printing(file, format!("{token}\n").as_bytes())?;
-    let reader = if is_worker { "the worker's user" } else { name };
-    errln!(
-        "This is the token of {name}, shown once: put it into a file that only {reader} can read, and name the file with BATON_TOKEN_FILE"
-    );
+    let next = match is_worker {
+        true => "Put it into /etc/baton/token on the worker's machine".to_owned(),
+        false => format!("Give it to {name}: `baton login ADDRESS` asks for it"),
+    };
+    errln!("This is the token of {name}, printed once and not stored\n{next}");
     Ok(ExitCode::SUCCESS)
 }
 

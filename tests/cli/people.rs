@@ -82,8 +82,18 @@ fn people_are_added_listed_given_new_tokens_and_removed() {
     assert!(changed[0].1.starts_with("token_hash"), "{changed:?}");
     let token = done(&home, &["rotate", "root", "--expires", "1d"]).stdout;
     assert!(!text(&home).contains("2999-") && !token.trim().is_empty());
+    let expiry = |home: &Home| {
+        let text = text(home);
+        let entry = text.rsplit("[[person]]").next().unwrap();
+        let line = entry.lines().find(|line| line.starts_with("expires"));
+        line.map(str::to_owned)
+    };
+    let before = expiry(&home);
+    assert!(before.is_some());
     done(&home, &["rotate", "root"]);
-    assert_eq!(text(&home).matches("expires").count(), 1);
+    assert_eq!(expiry(&home), before);
+    done(&home, &["rotate", "root", "--expires", "never"]);
+    assert_eq!(expiry(&home), None);
 
     done(&home, &["remove", "gpu-1", "Eve \"E\" B."]);
     let listed = done(&home, &["list"]).stdout;
@@ -123,6 +133,39 @@ fn changes_at_the_same_time_are_all_kept() {
         names[6..].iter().all(|name| listed.contains(name)),
         "{listed}"
     );
+}
+
+#[test]
+fn an_expired_token_is_not_replaced_by_another() {
+    let home = Home::new();
+    done(&home, &["add", "ada", "--expires", "30d"]);
+    let before = text(&home);
+    let expired = before.lines().map(|line| match line {
+        line if line.starts_with("expires") => "expires = \"2001-01-01T00:00:00Z\"\n".to_owned(),
+        line => format!("{line}\n"),
+    });
+    let expired: String = expired.collect();
+    fs::write(home.path("people.toml"), &expired).unwrap();
+    let said = people(&home, &["rotate", "ada"]);
+    assert!(
+        said.stderr.contains("The token of ada has expired\nhint: "),
+        "{}",
+        said.stderr
+    );
+    assert_eq!(text(&home), expired);
+    done(&home, &["rotate", "ada", "--expires", "30d"]);
+}
+
+/// Other users can open the folder, and so lock it.
+#[test]
+fn a_locked_folder_delays_no_change() {
+    let home = Home::new();
+    let folder = fs::File::open(home.path("")).unwrap();
+    folder.lock().unwrap();
+    let all = ["people", "add", "ada", "--people-file", "people.toml"];
+    let mut baton = home.command(&all).spawn().unwrap();
+    let ended = wait_until("the person is added", || baton.try_wait().unwrap());
+    assert!(ended.success());
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Changes to the people file that preserve everything else that a person wrote in it.
 //!
 //! **Invariant:** the file is replaced in one step, by one that the broker can read. No other process
-//! changes it between reading and replacing it, because its folder is locked.
+//! changes it between reading and replacing it, because it is locked. Only users who may read the file
+//! can lock it.
 
 use crate::service::folder_of;
 use anyhow::Context;
@@ -9,9 +10,9 @@ use baton_broker::{People, Person, Role};
 use jiff::Timestamp;
 use std::{
     collections::{BTreeMap, HashSet},
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{MetadataExt, fchown},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, fchown},
     path::{Path, PathBuf},
 };
 use tempfile::NamedTempFile;
@@ -20,8 +21,7 @@ use toml_edit::{ArrayOfTables, DocumentMut, InlineTable, Item, Table, value};
 pub(super) struct PeopleFile {
     path: PathBuf,
     document: DocumentMut,
-    /// Unlike the file, its folder is not replaced.
-    _locked_folder: File,
+    _locked: File,
 }
 
 /// The next version of the file, complete and checked.
@@ -36,28 +36,22 @@ pub(super) fn unreadable(path: &Path) -> String {
 
 impl PeopleFile {
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
-        let locked_folder = lock(folder_of(path)).with_context(|| unreadable(path))?;
-        Self::read(path, locked_folder).with_context(|| unreadable(path))
+        Self::read(path, OpenOptions::new().read(true)).with_context(|| unreadable(path))
     }
 
     pub(super) fn open_or_create(path: &Path) -> anyhow::Result<Self> {
-        let locked_folder = lock(folder_of(path)).with_context(|| unreadable(path))?;
-        match path.exists() {
-            true => Self::read(path, locked_folder).with_context(|| unreadable(path)),
-            false => Ok(Self {
-                path: path.to_owned(),
-                document: DocumentMut::new(),
-                _locked_folder: locked_folder,
-            }),
-        }
+        let mut options = OpenOptions::new();
+        let creating = options.read(true).append(true).create(true).mode(0o600);
+        Self::read(path, creating).with_context(|| unreadable(path))
     }
 
-    fn read(path: &Path, locked_folder: File) -> anyhow::Result<Self> {
+    fn read(path: &Path, options: &OpenOptions) -> anyhow::Result<Self> {
+        let locked = lock(path, options)?;
         People::read(path)?;
         Ok(Self {
             path: path.to_owned(),
             document: fs::read_to_string(path)?.parse()?,
-            _locked_folder: locked_folder,
+            _locked: locked,
         })
     }
 
@@ -91,6 +85,20 @@ impl PeopleFile {
             people.retain(|person| !is_called(person, name));
         }
         Ok(())
+    }
+
+    /// When the token of this person or worker expires.
+    ///
+    /// # Errors
+    /// If it has expired: a new token would have, too.
+    pub(super) fn expiry(&mut self, name: &str) -> anyhow::Result<Option<Timestamp>> {
+        let expires = self.person(name)?.get("expires").and_then(Item::as_str);
+        let expires: Option<Timestamp> = expires.map(str::parse).transpose()?;
+        anyhow::ensure!(
+            expires.is_none_or(|at| at > Timestamp::now()),
+            "The token of {name} has expired\nhint: `--expires 30d` gives the new one a time, and `--expires never` none"
+        );
+        Ok(expires)
     }
 
     /// Returns whether this entry of the file is a worker's.
@@ -163,10 +171,16 @@ fn unwritable(path: &Path) -> String {
     format!("Failed to write {}", path.display())
 }
 
-fn lock(folder: &Path) -> io::Result<File> {
-    let folder = File::open(folder)?;
-    folder.lock()?;
-    Ok(folder)
+/// The file, locked until it is closed. Another process may replace it while this one waits for the lock.
+fn lock(path: &Path, options: &OpenOptions) -> io::Result<File> {
+    loop {
+        let file = options.open(path)?;
+        file.lock()?;
+        let (locked, present) = (file.metadata()?, fs::metadata(path)?);
+        if (locked.dev(), locked.ino()) == (present.dev(), present.ino()) {
+            return Ok(file);
+        }
+    }
 }
 
 /// Returns whether a course or role has changed.
