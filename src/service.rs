@@ -28,7 +28,7 @@ const POLL: Duration = Duration::from_millis(10);
 
 /// Where to connect: the configured broker, or else this user's own on this machine.
 pub(crate) fn dial(settings: &Settings) -> anyhow::Result<Dial> {
-    let configured = secrets::token(settings)?;
+    let configured = secrets::command_token(settings)?;
     Ok(match &settings.broker_address {
         Some(address) => Dial {
             address: address.clone(),

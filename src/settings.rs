@@ -96,7 +96,7 @@ settings! {
         described: "`$CREDENTIALS_DIRECTORY/token` with `LoadCredential=token:FILE` of systemd; for a broker that listens on TCP, `token` in `state_folder`, created at the first start",
     };
 
-    #[doc = "The file in which `baton login` stores your token. It is used if no other token is set, and sent only to the broker that `broker_address` names. Only you may be able to read it."]
+    #[doc = "The file in which `baton login` stores your token. It is used if neither `token` nor `token_file` is set, by notebooks only if `hub_token` is not set either, and sent only to the broker that `broker_address` names. Only you may be able to read it."]
     login_token_file: PathBuf = "login_token_file",
     flag: None,
     default: Computed {
@@ -104,7 +104,7 @@ settings! {
         described: "`$XDG_CONFIG_HOME/baton/token`, else `~/.config/baton/token`",
     };
 
-    #[doc = "The JupyterHub token with which notebooks, and commands in a terminal of JupyterLab, identify their person if no other token is set. It is sent only to the broker that `broker_address` names."]
+    #[doc = "The JupyterHub token with which notebooks, and commands in a terminal of JupyterLab, identify their person if neither `token` nor `token_file` is set. Commands prefer the token of `baton login`. It is sent only to the broker that `broker_address` names."]
     hub_token: Option<String> = "hub_token",
     flag: None,
     default: Computed {

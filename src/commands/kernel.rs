@@ -121,7 +121,7 @@ impl Choices {
 
 fn broker_choice(settings: Settings) -> anyhow::Result<BrokerChoice> {
     if let Some(address) = settings.broker_address.clone() {
-        let token = secrets::token(&settings)?;
+        let token = secrets::notebook_token(&settings)?;
         return Ok(BrokerChoice::Configured(Dial {
             address,
             token,

@@ -3,7 +3,9 @@
 use super::ask::run;
 use crate::{
     service::replace_private,
-    settings::{CONFIGURATION_VARIABLE, ProcessEnvironment, Settings, Value, secrets::check_token},
+    settings::{
+        CONFIGURATION_VARIABLE, ProcessEnvironment, Settings, Value, secrets::check_token, show,
+    },
 };
 use anyhow::Context;
 use baton_protocol::{
@@ -14,6 +16,7 @@ use baton_transport::{Api, Dial, LinkError, Token};
 use clap::Args;
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use std::{
+    collections::BTreeMap,
     fs,
     io::{self, IsTerminal},
     path::{Path, PathBuf},
@@ -64,9 +67,11 @@ pub(crate) fn main(
         Ok(format!(
             "The broker accepts the token. Your courses: {courses}\n\
              Stored the token in {} and the address in {}\n\
+             {}\
              Restart the kernels of open notebooks\n",
             token_file.display(),
-            configuration.display()
+            configuration.display(),
+            precedence(process, address)?
         ))
     })
 }
@@ -80,6 +85,30 @@ fn about_input(error: LinkError) -> anyhow::Error {
         ),
         error => error.into(),
     }
+}
+
+/// Names the settings that take precedence over what was stored.
+fn precedence(process: &ProcessEnvironment, address: &BrokerAddress) -> anyhow::Result<String> {
+    let settings = Settings::read(process, BTreeMap::new())?;
+    let shown = show(process)?;
+    let mut lines = String::new();
+    let mut warn = |key: &str, used: &str| {
+        let origin = shown.iter().find(|shown| shown.key == key);
+        if let Some(origin) = origin.map(|shown| &shown.origin) {
+            lines += &format!("Warning: {used}, because {key} is set in {origin}\n");
+        }
+    };
+    if settings.broker_address.as_ref() != Some(address) {
+        warn("broker_address", "another broker is still used");
+    }
+    if settings.token.is_some() {
+        warn("token", "another token is still used");
+    } else if settings.token_file.is_some() {
+        warn("token_file", "another token is still used");
+    } else if settings.hub_token.is_some() {
+        lines += "Notebooks still use the token of JupyterHub; commands use this one\n";
+    }
+    Ok(lines)
 }
 
 /// The configuration file with this address; everything else stays as it is.

@@ -24,20 +24,38 @@ pub(crate) fn monitor_token(settings: &Settings) -> Result<Option<String>, Setti
     secret(text, file, "BATON_BROKER_MONITOR_TOKEN")
 }
 
-/// The token with which this program connects to the broker.
-pub(crate) fn token(settings: &Settings) -> Result<Option<Token>, SettingsError> {
-    let of_hub = settings.hub_token.as_deref();
-    let of_hub = of_hub.filter(|_| settings.broker_address.is_some());
-    let own = token_text(settings)?;
-    let of_hub = of_hub.map(Token::of_notebook_server);
-    match own.as_deref().map(Token::new).or(of_hub) {
-        None if settings.broker_address.is_some() => login_token(settings),
+/// The token with which a notebook connects to the broker.
+pub(crate) fn notebook_token(settings: &Settings) -> Result<Option<Token>, SettingsError> {
+    match own_token(settings)?.or_else(|| hub_token(settings)) {
+        None => login_token(settings),
         token => Ok(token),
     }
 }
 
+/// The token with which a command connects to the broker. A person who has logged in in a terminal of JupyterLab wants
+/// to use that token, which may permit more than the Hub's.
+pub(crate) fn command_token(settings: &Settings) -> Result<Option<Token>, SettingsError> {
+    let token = match own_token(settings)? {
+        None => login_token(settings)?,
+        token => token,
+    };
+    Ok(token.or_else(|| hub_token(settings)))
+}
+
+fn own_token(settings: &Settings) -> Result<Option<Token>, SettingsError> {
+    Ok(token_text(settings)?.as_deref().map(Token::new))
+}
+
+fn hub_token(settings: &Settings) -> Option<Token> {
+    settings.broker_address.as_ref()?;
+    settings.hub_token.as_deref().map(Token::of_notebook_server)
+}
+
 /// The token of `baton login`.
 fn login_token(settings: &Settings) -> Result<Option<Token>, SettingsError> {
+    if settings.broker_address.is_none() {
+        return Ok(None);
+    }
     let token = private_token(&settings.login_token_file)?;
     Ok(token.as_deref().map(Token::new))
 }

@@ -1,8 +1,11 @@
 //! `baton jobs`, `workers`, `courses`, `usage` and `explain` on a broker where nothing has run.
 
-use crate::home::{Home, Said};
+use crate::home::{Home, Said, said, said_to};
 use nix::sys::signal::Signal;
-use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+use std::{
+    fs::{File, Permissions},
+    os::unix::fs::PermissionsExt,
+};
 
 const COURSES: &str =
     "[course.ml101]\ntime_limit = \"5m\"\nbudget = { gpu_time = \"2h\", reset = \"04:00\" }\n";
@@ -39,6 +42,7 @@ fn log_in(home: &Home, address: &str, token: &str) {
     );
     let said = home.run(&["courses"]);
     assert!(said.stdout.contains("ml101"), "{}", said.stderr);
+    names_what_takes_precedence(home, address, token);
     std::fs::set_permissions(&stored, Permissions::from_mode(0o640)).unwrap();
     let open = home.run(&["courses"]);
     assert!(
@@ -49,6 +53,46 @@ fn log_in(home: &Home, address: &str, token: &str) {
     assert!(link.is_symlink());
     std::fs::remove_file(link).unwrap();
     std::fs::remove_file(stored).unwrap();
+}
+
+/// A token of JupyterHub, unlike other tokens, gives way to the stored one.
+fn names_what_takes_precedence(home: &Home, address: &str, token: &str) {
+    let input = home.write("input", token);
+    for (variables, why, is_used) in [
+        (
+            &[("BATON_BROKER_ADDRESS", "http://127.0.0.1:1")][..],
+            "another broker is still used, because broker_address is set in BATON_BROKER_ADDRESS",
+            false,
+        ),
+        (
+            &[("BATON_TOKEN", "wrong")],
+            "another token is still used, because token is set in BATON_TOKEN",
+            false,
+        ),
+        (
+            &[
+                ("JUPYTERHUB_USER", "ada"),
+                ("JUPYTERHUB_API_TOKEN", "wrong"),
+            ],
+            "Notebooks still use the token of JupyterHub; commands use this one",
+            true,
+        ),
+    ] {
+        let variables = variables.iter().copied();
+        let mut login = home.command(&["login", address]);
+        let login = said_to(
+            login.envs(variables.clone()),
+            File::open(&input).unwrap().into(),
+        );
+        assert!(
+            login.stdout.contains(why),
+            "{}{}",
+            login.stdout,
+            login.stderr
+        );
+        let courses = said(home.command(&["courses"]).envs(variables));
+        assert_eq!(courses.status.success(), is_used, "{}", courses.stderr);
+    }
 }
 
 #[test]

@@ -131,7 +131,7 @@ pub(crate) fn said(command: &mut Command) -> Said {
     said_to(command, Stdio::null())
 }
 
-fn said_to(command: &mut Command, input: Stdio) -> Said {
+pub(crate) fn said_to(command: &mut Command, input: Stdio) -> Said {
     let output = command.stdin(input).output().unwrap();
     Said {
         status: output.status,
