@@ -47,9 +47,16 @@ fn each_fault_has_a_fix_and_fails_the_command() {
     // A Python without any packages.
     let said = said(
         home.command(&["doctor", "--python", "/nowhere/python"])
-            .env("BATON_BROKER_ADDRESS", "http://127.0.0.1:1"),
+            .env("BATON_BROKER_ADDRESS", "http://127.0.0.1:1")
+            .env("BATON_BROKER_CHUNKS", home.path("chunks"))
+            .env("BATON_WORKER_MIRRORS", home.path("mirrors"))
+            .env("BATON_WORKER_ENVIRONMENTS", home.path("environments")),
     );
     assert_eq!(said.status.code(), Some(1));
+    for folder in ["chunks", "mirrors", "environments"] {
+        let free = format!("free for {}", home.path(folder).display());
+        assert!(said.stdout.contains(&free), "{free}: {}", said.stdout);
+    }
     assert!(fix(&said, "Failed to start /nowhere/python").contains("--python"));
     assert!(fix(&said, "Other users can enter").contains("`chmod 700`"));
     assert!(fix(&said, "cannot be reached").contains("baton broker"));

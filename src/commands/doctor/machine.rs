@@ -68,12 +68,23 @@ pub(super) fn runtime_folder(settings: &Settings) -> Finding {
     }
 }
 
-/// The disks on which chunks are stored and cached.
+/// The disks for chunks, mirrors and environments.
 pub(super) fn disks(settings: &Settings) -> Vec<Finding> {
-    vec![
-        disk(&settings.state_folder, "BATON_STATE_FOLDER"),
-        disk(&settings.worker_cache, "BATON_WORKER_CACHE"),
-    ]
+    let folders = [
+        (Some(&settings.state_folder), "BATON_STATE_FOLDER"),
+        (settings.broker_chunks.as_ref(), "BATON_BROKER_CHUNKS"),
+        (Some(&settings.worker_cache), "BATON_WORKER_CACHE"),
+        (settings.worker_mirrors.as_ref(), "BATON_WORKER_MIRRORS"),
+        (
+            Some(&settings.worker_environments),
+            "BATON_WORKER_ENVIRONMENTS",
+        ),
+    ];
+    let folders = folders.into_iter();
+    let folders = folders.filter_map(|(folder, variable)| Some((folder?, variable)));
+    folders
+        .map(|(folder, variable)| disk(folder, variable))
+        .collect()
 }
 
 fn disk(folder: &Path, variable: &str) -> Finding {
