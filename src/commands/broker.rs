@@ -144,7 +144,7 @@ fn greet(address: &BrokerAddress, token_kept_in: Option<&str>, everyone_has_a_to
     outln!("Notebooks and workers find it with BATON_BROKER_ADDRESS={address}");
     if everyone_has_a_token {
         outln!(
-            "Each person who is not in a Hub and each worker needs a token of their own: `baton people add NAME`"
+            "Each person who is not in a Hub and each worker needs a token of their own: `baton people add NAME`, for a worker with `--worker`"
         );
     }
     match token_kept_in {
