@@ -129,6 +129,22 @@ async fn browsers_keep_what_they_are_given_for_encrypted_pages() {
 }
 
 #[tokio::test]
+async fn a_client_accepts_a_new_authority_in_its_file() {
+    let authority = Authority::new();
+    let broker = authority.broker(HERE, LONG).await;
+    let earlier = Authority::new();
+    let ca_file = earlier.folder.path().join("ca.pem");
+    let dial = Dial {
+        ca_file: Some(ca_file.clone()),
+        ..broker.dial.clone()
+    };
+    let client = Api::new(&dial).unwrap();
+    client.get("/health/live").await.unwrap_err();
+    std::fs::copy(authority.folder.path().join("ca.pem"), &ca_file).unwrap();
+    client.get("/health/live").await.unwrap();
+}
+
+#[tokio::test]
 async fn a_certificate_that_proves_nothing_is_named() {
     let authority = Authority::new();
     let broker = authority.broker(HERE, LONG).await;

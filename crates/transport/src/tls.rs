@@ -1,13 +1,19 @@
 //! Encryption to the broker, and errors about a broker that cannot prove its identity.
 //!
 //! Certificates of the authorities that the system trusts are accepted, and of those in `ca_file`.
-//! They are read for each WebSocket, and once for all requests of a client.
+//! Those of the system are read for each WebSocket, and once for all requests of a client; `ca_file` is read for each
+//! connection, so that programs need no restart after the authority has changed.
 
 use crate::LinkError;
 use rustls::{
-    CertificateError, ClientConfig, RootCertStore,
+    CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, RootCertStore,
+    SignatureScheme, WantsVerifier,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
     crypto::{CryptoProvider, ring},
-    pki_types::{CertificateDer, ServerName, pem::PemObject},
+    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
 };
 use std::{
     error::Error,
@@ -30,16 +36,24 @@ pub fn provider() -> Arc<CryptoProvider> {
 /// # Errors
 /// If `ca_file` cannot be read, or contains no certificate.
 pub fn client(ca_file: Option<&Path>) -> Result<ClientConfig, LinkError> {
-    let mut roots = RootCertStore::empty();
+    let mut of_system = RootCertStore::empty();
     // If the system has no certificates, only those of the file count.
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if let Some(path) = ca_file {
-        add_file(&mut roots, path).map_err(|source| LinkError::CaFile {
-            path: path.to_owned(),
-            source,
-        })?;
-    }
-    Ok(with_roots(roots))
+    of_system.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let Some(path) = ca_file else {
+        return Ok(with_roots(of_system));
+    };
+    let first = verifier(&of_system, path).map_err(|source| LinkError::CaFile {
+        path: path.to_owned(),
+        source,
+    })?;
+    let verifier = Verifier {
+        of_system,
+        ca_file: path.to_owned(),
+        first,
+    };
+    let builder = builder().dangerous();
+    let builder = builder.with_custom_certificate_verifier(Arc::new(verifier));
+    Ok(builder.with_no_client_auth())
 }
 
 /// Accepts nothing, for a connection without encryption.
@@ -47,28 +61,88 @@ pub(crate) fn no_client() -> ClientConfig {
     with_roots(RootCertStore::empty())
 }
 
-fn add_file(roots: &mut RootCertStore, path: &Path) -> Result<(), Box<dyn Error + Send + Sync>> {
+/// Accepts the certificates of the system's authorities and of those in the file.
+fn verifier(
+    of_system: &RootCertStore,
+    path: &Path,
+) -> Result<Arc<WebPkiServerVerifier>, Box<dyn Error + Send + Sync>> {
+    let mut roots = of_system.clone();
     let text = fs::read(path)?;
     let mut count = 0;
     for certificate in CertificateDer::pem_slice_iter(&text) {
         roots.add(certificate?)?;
         count += 1;
     }
-    match count {
-        0 => Err(
+    if count == 0 {
+        return Err(
             "there is no certificate in it; it should begin with -----BEGIN CERTIFICATE-----"
                 .into(),
-        ),
-        _ => Ok(()),
+        );
     }
+    Ok(WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build()?)
 }
 
 fn with_roots(roots: RootCertStore) -> ClientConfig {
-    #[expect(clippy::expect_used, reason = "ring has what these versions need")]
-    let builder = ClientConfig::builder_with_provider(provider())
+    builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth()
+}
+
+#[expect(clippy::expect_used, reason = "ring has what these versions need")]
+fn builder() -> ConfigBuilder<ClientConfig, WantsVerifier> {
+    ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
-        .expect("the versions are those of the provider");
-    builder.with_root_certificates(roots).with_no_client_auth()
+        .expect("the versions are those of the provider")
+}
+
+/// Decides as the verifier of the moment does, which knows the authorities that are in `ca_file` when a connection
+/// begins.
+#[derive(Debug)]
+struct Verifier {
+    of_system: RootCertStore,
+    ca_file: PathBuf,
+    /// Used while the file cannot be read, for example because it is being replaced. Signatures do not depend on the
+    /// authorities.
+    first: Arc<WebPkiServerVerifier>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let newest = verifier(&self.of_system, &self.ca_file);
+        let verifier = newest.unwrap_or_else(|_| self.first.clone());
+        verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.first
+            .verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.first
+            .verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.first.supported_verify_schemes()
+    }
 }
 
 pub(crate) async fn connector(ca_file: Option<PathBuf>) -> Result<TlsConnector, LinkError> {
