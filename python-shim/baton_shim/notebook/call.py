@@ -193,11 +193,14 @@ class Call:
     def _state_wanted(self) -> None:
         """No session holds what the table refers to, so everything is sent again in a new table."""
         self.home.void()
-        if self.home.deferred.due:  # the new table needs what has not arrived
+        due = self.home.deferred.due  # the new table needs what has not arrived
+        if due and self.options.background is None:
             self.wants_deferred = True
             self._stop("withdraw")
             return
         try:
+            if due:
+                raise results_missing(self.cell.unit, self.home.deferred.cells())
             departure = self.departure = depart(self.home, self.cell, names_of(self.cell), self.options)
         except GpuServiceError as refusal:
             self.refusal = refusal
@@ -336,6 +339,11 @@ def proxy_gone() -> GpuServiceError:
     """The error of every request once the proxy has ended."""
     what = "Baton's proxy, which connects this kernel with the GPU machines, has ended"
     return GpuServiceError(what, "restart the kernel")
+
+
+def results_missing(unit: str, cells: str) -> GpuServiceError:
+    what = f"This {unit} did not start: its session has ended, and results of {cells} have not arrived from it"
+    return GpuServiceError(what, f"run the {unit} again")
 
 
 def given_up(unit: str) -> BaseException:

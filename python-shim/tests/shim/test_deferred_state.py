@@ -140,3 +140,22 @@ def test_memory_on_the_gpu_that_cells_may_only_have_read(baton_away: Baton) -> N
         "warning: What In[3] may have changed on the GPU is lost: The session died\n"
         "Your variables x are as they were before In[3]. If In[3] changed them, run In[3] again\n"
     )
+
+
+def test_a_background_cell_that_cannot_get_a_new_session_yet_does_not_count_as_done(baton: Baton) -> None:
+    baton.run("x = 1")
+    baton.run("%%gpu\nx += 1")
+    baton.run(
+        "from unittest.mock import patch\n"
+        "from baton_shim.notebook.call import Call\n"
+        "from baton_shim.notebook.deferred import Deferred\n"
+        "real = Call._state_wanted\n"
+        "def state_wanted(call):\n"
+        "    with patch.object(Deferred, 'due', True):  # some of x has not arrived\n"
+        "        real(call)\n"
+        "Call._state_wanted = state_wanted"
+    )
+    baton.lose_session()
+    assert baton.run("%%gpu --background job\nx += 1").reply["status"] == "ok"
+    assert "This cell did not start: its session has ended" in baton.run("job.result()").error
+    assert baton.value("x, job.status") == "(2, 'failed')"
