@@ -1,11 +1,12 @@
 //! Where a session's allocations lie: each large one has its own region of addresses, small ones share regions.
 //!
-//! In: sizes. Out: addresses, and which regions to create and release. It does not know what is behind the
-//! addresses, nor whether that is on the GPU now.
+//! In: sizes and owners. Out: addresses, and which regions to create and release. It does not know what is behind the
+//! addresses, nor whether that is on the GPU now. All memory of an owner may be released at once, so owners share no
+//! regions.
 //!
 //! **Invariant:** pure; addresses that are handed out do not overlap.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// The unit in which the driver maps memory.
 pub(super) const GRANULE_BYTES: u64 = 2 << 20;
@@ -19,10 +20,10 @@ const LARGE_BYTES: u64 = 1 << 20;
 const LARGEST_SHARED_BYTES: u64 = 32 << 20;
 
 #[derive(Debug)]
-pub(super) struct Heap {
+pub(super) struct Heap<Owner> {
     regions: BTreeMap<u64, Region>,
-    /// The addresses of regions that small allocations share.
-    shared: BTreeSet<u64>,
+    /// The owners of regions that small allocations share, by their addresses.
+    shared: BTreeMap<u64, Owner>,
 }
 
 #[derive(Debug)]
@@ -55,33 +56,31 @@ impl Range {
     }
 }
 
-impl Heap {
+impl<Owner: Copy + PartialEq> Heap<Owner> {
     pub(super) const fn empty() -> Self {
         Self {
             regions: BTreeMap::new(),
-            shared: BTreeSet::new(),
+            shared: BTreeMap::new(),
         }
     }
 
     /// Places an allocation in an existing region, if one has room.
-    pub(super) fn place(&mut self, bytes: u64) -> Option<u64> {
+    pub(super) fn place(&mut self, bytes: u64, owner: Owner) -> Option<u64> {
         if bytes >= LARGE_BYTES {
             return None;
         }
         let regions = &mut self.regions;
-        let mut shared = self.shared.iter();
-        shared.find_map(|address| regions.get_mut(address)?.place(bytes))
+        let mut shared = self.shared.iter().filter(|(_, its)| **its == owner);
+        shared.find_map(|(address, _)| regions.get_mut(address)?.place(bytes))
     }
 
     /// The size of the region to create for an allocation for which no region has room.
-    pub(super) fn region_for(&self, bytes: u64) -> u64 {
+    pub(super) fn region_for(&self, bytes: u64, owner: Owner) -> u64 {
         if bytes >= LARGE_BYTES {
             return bytes.next_multiple_of(GRANULE_BYTES);
         }
-        let shared = self
-            .shared
-            .iter()
-            .filter_map(|address| self.regions.get(address));
+        let shared = self.shared.iter().filter(|(_, its)| **its == owner);
+        let shared = shared.filter_map(|(address, _)| self.regions.get(address));
         let so_far: u64 = shared.map(|region| region.bytes).sum();
         so_far.clamp(GRANULE_BYTES, LARGEST_SHARED_BYTES)
     }
@@ -112,14 +111,14 @@ impl Heap {
     }
 
     /// Adds a region of the size [`Heap::region_for`], and places the allocation in it for which it was created.
-    pub(super) fn add(&mut self, region: Range, bytes: u64) -> u64 {
+    pub(super) fn add(&mut self, region: Range, bytes: u64, owner: Owner) -> u64 {
         let mut added = Region {
             bytes: region.bytes,
             used: BTreeMap::new(),
             holes: BTreeMap::from([(region.address, region.bytes)]),
         };
         if bytes < LARGE_BYTES {
-            self.shared.insert(region.address);
+            self.shared.insert(region.address, owner);
         }
         let address = added.place(bytes).expect("it was made for that");
         self.regions.insert(region.address, added);
@@ -208,14 +207,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn allocate(heap: &mut Heap, bytes: u64, next: &mut u64) -> u64 {
-        heap.place(bytes).unwrap_or_else(|| {
+    fn allocate(heap: &mut Heap<u64>, bytes: u64, owner: u64, next: &mut u64) -> u64 {
+        heap.place(bytes, owner).unwrap_or_else(|| {
             let region = Range {
                 address: *next,
-                bytes: heap.region_for(bytes),
+                bytes: heap.region_for(bytes, owner),
             };
             *next += region.bytes + GRANULE_BYTES;
-            heap.add(region, bytes)
+            heap.add(region, bytes, owner)
         })
     }
 
@@ -241,7 +240,7 @@ mod tests {
                     prop_assert!(heap.release(address).is_none(), "it was freed twice");
                     continue;
                 }
-                let address = allocate(&mut heap, bytes, &mut next);
+                let address = allocate(&mut heap, bytes, bytes % 2, &mut next);
                 prop_assert_eq!(address % ALIGNMENT, 0);
                 for (other, room) in &live {
                     prop_assert!(address + bytes <= *other || other + room <= address);
@@ -258,14 +257,22 @@ mod tests {
     }
 
     #[test]
+    fn owners_share_no_region() {
+        let (mut heap, mut next) = (Heap::empty(), 1 << 40);
+        let [first, second] = [0, 1].map(|owner| allocate(&mut heap, 512, owner, &mut next));
+        assert!(heap.release(first).flatten().is_some());
+        assert!(heap.release(second).flatten().is_some());
+    }
+
+    #[test]
     fn holes_grow_together() {
         let (mut heap, mut next) = (Heap::empty(), 1 << 40);
-        let first = allocate(&mut heap, 512, &mut next);
-        let others = [512, 512, 512].map(|bytes| allocate(&mut heap, bytes, &mut next));
+        let first = allocate(&mut heap, 512, 0, &mut next);
+        let others = [512, 512, 512].map(|bytes| allocate(&mut heap, bytes, 0, &mut next));
         for address in [others[0], others[2], others[1]] {
             assert_eq!(heap.release(address), Some(None));
         }
-        assert_eq!(allocate(&mut heap, 1536, &mut next), first + 512);
+        assert_eq!(allocate(&mut heap, 1536, 0, &mut next), first + 512);
         assert_eq!(
             heap.find(first + 511).map(|range| range.address),
             Some(first)

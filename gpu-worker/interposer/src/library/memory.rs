@@ -37,7 +37,7 @@ type ChunkKey = (u64, usize);
 
 #[derive(Debug)]
 pub(super) struct Memory {
-    heap: Heap,
+    heap: Heap<Context>,
     regions: Regions,
     /// Part or all of the memory is not on the GPU, so the session cannot compute.
     is_away: bool,
@@ -138,14 +138,14 @@ impl Memory {
 
     // ---- allocating and freeing
 
-    /// Places an allocation in an existing region, if one has room.
-    pub(super) fn place(&mut self, bytes: u64) -> Option<u64> {
-        self.heap.place(bytes)
+    /// Places an allocation of a context in an existing region, if one has room.
+    pub(super) fn place(&mut self, bytes: u64, context: Context) -> Option<u64> {
+        self.heap.place(bytes, context)
     }
 
     /// The size of the region to create for an allocation for which no region has room.
-    pub(super) fn region_for(&self, bytes: u64) -> u64 {
-        self.heap.region_for(bytes)
+    pub(super) fn region_for(&self, bytes: u64, context: Context) -> u64 {
+        self.heap.region_for(bytes, context)
     }
 
     /// Allocates in a new region, on the GPU unless the session is swapped out.
@@ -154,7 +154,7 @@ impl Memory {
         bytes: u64,
         (context, device): (Context, i32),
     ) -> Result<u64, Code> {
-        let region_bytes = self.heap.region_for(bytes);
+        let region_bytes = self.heap.region_for(bytes, context);
         let address = driver::reserve(region_bytes)?;
         let mut region = Region::new(address, region_bytes, context, device);
         if !self.is_away
@@ -169,7 +169,7 @@ impl Memory {
             address,
             bytes: region_bytes,
         };
-        Ok(self.heap.add(range, bytes))
+        Ok(self.heap.add(range, bytes, context))
     }
 
     /// Frees an allocation, and returns what is no longer allocated. `None` if no allocation begins at the

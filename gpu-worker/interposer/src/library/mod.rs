@@ -365,10 +365,10 @@ impl Process {
     /// date.
     fn try_to_allocate(&self, bytes: u64, place: (Context, i32)) -> Result<Option<u64>, Code> {
         let mut memory = self.memory();
-        if let Some(address) = memory.place(bytes) {
+        if let Some(address) = memory.place(bytes, place.0) {
             return Ok(Some(address));
         }
-        let region_bytes = memory.region_for(bytes);
+        let region_bytes = memory.region_for(bytes, place.0);
         let after = memory.bytes() + memory.fixed_bytes() + region_bytes;
         drop(memory);
         if after > self.cap_bytes.load(Relaxed) {
@@ -381,7 +381,7 @@ impl Process {
         if self.connection.generation() != generation {
             return Ok(None);
         }
-        let grown = match memory.region_for(bytes) == region_bytes {
+        let grown = match memory.region_for(bytes, place.0) == region_bytes {
             true => memory.grow(bytes, place).map(Some),
             false => Ok(None),
         };

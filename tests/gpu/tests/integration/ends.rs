@@ -23,6 +23,19 @@ fn a_capture_ends_with_its_stream_and_with_its_context() {
 }
 
 #[test]
+fn small_memory_outlives_the_end_of_another_context() {
+    let mut world = World::new(64 * MIB);
+    let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+    hand.grant();
+    client.does("allocate a 1024");
+    client.does("create-context cuCtxCreate_v2");
+    client.does("allocate b 1024");
+    client.does("set b 1");
+    client.does("reset");
+    assert_eq!(client.does("check b"), "right");
+}
+
+#[test]
 fn memory_of_a_stream_that_ended_beside_a_capture_is_not_the_next_stream_s() {
     let mut world = World::new(64 * MIB);
     let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
