@@ -29,9 +29,16 @@ pub(super) struct Heap<Owner> {
 #[derive(Debug)]
 struct Region {
     bytes: u64,
-    /// The size of each allocation, by its address.
-    used: BTreeMap<u64, u64>,
+    /// By address.
+    used: BTreeMap<u64, Allocation>,
     holes: BTreeMap<u64, u64>,
+}
+
+#[derive(Debug)]
+struct Allocation {
+    bytes: u64,
+    /// The program has freed it, and may not free it again.
+    is_freed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +112,7 @@ impl<Owner: Copy + PartialEq> Heap<Owner> {
             return;
         };
         if let Some(before) = region.used.remove(&address) {
-            region.leave_hole(address, before);
+            region.leave_hole(address, before.bytes);
             region.take(address, in_units(bytes));
         }
     }
@@ -125,12 +132,19 @@ impl<Owner: Copy + PartialEq> Heap<Owner> {
         address
     }
 
+    /// The program frees an allocation. `false` if none begins there, or if the program has freed it before.
+    pub(super) fn mark_freed(&mut self, address: u64) -> bool {
+        let region = self.regions.range_mut(..=address).next_back();
+        let allocation = region.and_then(|(_, region)| region.used.get_mut(&address));
+        allocation.is_some_and(|one| !std::mem::replace(&mut one.is_freed, true))
+    }
+
     /// Returns `None` if no allocation begins there, and otherwise the region to release, if it is empty now.
     pub(super) fn release(&mut self, address: u64) -> Option<Option<Range>> {
         let (base, region) = self.regions.range_mut(..=address).next_back()?;
         let base = *base;
-        let bytes = region.used.remove(&address)?;
-        region.leave_hole(address, bytes);
+        let released = region.used.remove(&address)?;
+        region.leave_hole(address, released.bytes);
         if !region.used.is_empty() {
             return Some(None);
         }
@@ -152,11 +166,12 @@ impl<Owner: Copy + PartialEq> Heap<Owner> {
     /// The allocation in which an address lies.
     pub(super) fn find(&self, address: u64) -> Option<Range> {
         let (_, region) = self.regions.range(..=address).next_back()?;
-        let (start, bytes) = region.used.range(..=address).next_back()?;
-        (address < start + bytes).then_some(Range {
+        let (start, found) = region.used.range(..=address).next_back()?;
+        let found = Range {
             address: *start,
-            bytes: *bytes,
-        })
+            bytes: found.bytes,
+        };
+        found.contains(address).then_some(found)
     }
 }
 
@@ -182,7 +197,11 @@ impl Region {
         if end > address + bytes {
             self.holes.insert(address + bytes, end - address - bytes);
         }
-        self.used.insert(address, bytes);
+        let taken = Allocation {
+            bytes,
+            is_freed: false,
+        };
+        self.used.insert(address, taken);
     }
 
     fn leave_hole(&mut self, mut address: u64, mut bytes: u64) {
@@ -262,6 +281,17 @@ mod tests {
         let [first, second] = [0, 1].map(|owner| allocate(&mut heap, 512, owner, &mut next));
         assert!(heap.release(first).flatten().is_some());
         assert!(heap.release(second).flatten().is_some());
+    }
+
+    #[test]
+    fn memory_is_freed_once_for_each_time_that_it_is_taken() {
+        let (mut heap, mut next) = (Heap::empty(), 1 << 40);
+        let address = allocate(&mut heap, 512, 0, &mut next);
+        for _ in 0..2 {
+            assert!(heap.mark_freed(address));
+            assert!(!heap.mark_freed(address) && !heap.mark_freed(address + 256));
+            heap.renew(address, 512);
+        }
     }
 
     #[test]

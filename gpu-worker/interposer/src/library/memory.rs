@@ -13,7 +13,7 @@ use super::{
     heap::{Heap, Range},
     shadows::Shadows,
     sys::{
-        driver::{self, Code, Context, Event, OUT_OF_MEMORY, SUCCESS, Stream},
+        driver::{self, Code, Context, Event, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, Stream},
         host_memory::HostMemory,
     },
 };
@@ -170,6 +170,14 @@ impl Memory {
             bytes: region_bytes,
         };
         Ok(self.heap.add(range, bytes, context))
+    }
+
+    /// The program frees an allocation, whose context is returned; it may do that only once. `None` if no allocation
+    /// begins at the address.
+    pub(super) fn begin_free(&mut self, address: u64) -> Option<Result<Context, Code>> {
+        let context = self.context_of(address)?;
+        let is_first = self.heap.mark_freed(address);
+        Some(is_first.then_some(context).ok_or(INVALID_VALUE))
     }
 
     /// Frees an allocation, and returns what is no longer allocated. `None` if no allocation begins at the

@@ -414,17 +414,18 @@ impl Process {
         true
     }
 
-    /// Frees an allocation that nothing uses any more, as the driver does: after all that was submitted. `false` for an
+    /// Frees an allocation that nothing uses any more, as the driver does: after all that was submitted. `None` for an
     /// address that is none of this process' allocations.
-    fn free(&self, address: u64) -> bool {
+    fn free(&self, address: u64) -> Option<Code> {
         let mut memory = self.memory();
-        let Some(context) = memory.context_of(address) else {
-            return false;
+        let context = match memory.begin_free(address)? {
+            Ok(context) => context,
+            Err(code) => return Some(code),
         };
         self.pools.freed(address);
         if self.captures.any() {
             memory.free_later(address);
-            return true;
+            return Some(SUCCESS);
         }
         // No work on the GPU uses memory that has left it. Otherwise the GPU may be at work even behind a
         // closed gate, and unmapping does not wait for that.
@@ -436,23 +437,26 @@ impl Process {
         }
         let freed = memory.free(address);
         self.report_shrank(freed.unwrap_or_default());
-        true
+        Some(SUCCESS)
     }
 
-    /// Frees the allocation after the work that was submitted to the stream.
-    fn free_in_order(&self, address: u64, stream: Stream) -> bool {
+    /// Frees the allocation after the work that was submitted to the stream. `None` as in [`Process::free`].
+    fn free_in_order(&self, address: u64, stream: Stream) -> Option<Code> {
         // In a capture only memory of the graph can be freed, and the driver manages that.
-        if self.captures.has(stream) || self.memory().context_of(address).is_none() {
-            return false;
+        if self.captures.has(stream) {
+            return None;
         }
-        self.pools.freed(address);
         let order = StreamOrder::of(stream);
         let mut memory = self.memory();
+        if let Err(code) = memory.begin_free(address)? {
+            return Some(code);
+        }
+        self.pools.freed(address);
         match order {
             Some(order) => memory.free_in_order(address, order),
             None => memory.free_later(address),
         }
-        true
+        Some(SUCCESS)
     }
 
     /// Calls `end`, which ends the stream if it succeeds.

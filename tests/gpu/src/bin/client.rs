@@ -178,6 +178,7 @@ impl Client {
             }
             ["free", name] => nothing(driver.free(self.take(name)?)),
             ["free-in-order", name] => nothing(driver.free_in_order(self.take(name)?, 0)),
+            ["free-twice", name] => self.free_twice(name),
             // In a stream other than the default stream.
             ["free-in-stream", name] => {
                 nothing(driver.free_in_order(self.take(name)?, self.stream))
@@ -395,6 +396,15 @@ impl Client {
                 .and_then(|()| driver.free(address));
             freed.unwrap_or_else(|Refusal(code)| eprintln!("A free was refused: {code}"));
         }))
+    }
+
+    /// Frees memory in order, and returns the codes of further attempts.
+    fn free_twice(&mut self, name: &str) -> Answer<String> {
+        let (driver, address) = (self.driver, self.take(name)?);
+        driver.free_in_order(address, 0)?;
+        let again = [driver.free_in_order(address, 0), driver.free(address)];
+        let codes = again.map(|answer| answer.err().map_or(0, |Refusal(code)| code));
+        Ok(format!("{codes:?}"))
     }
 
     fn set(&mut self, name: &str, value: u64) -> Answer<String> {

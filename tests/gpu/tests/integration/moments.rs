@@ -189,6 +189,19 @@ fn memory_that_was_freed_in_order_is_taken_again_only_in_that_order() {
 }
 
 #[test]
+fn memory_that_is_freed_twice_is_taken_again_only_once() {
+    let mut world = World::new(64 * MIB);
+    let mut client = world.client();
+    for bytes in [4 * MIB, 1024] {
+        let first = client.does(&format!("allocate-in-order a {bytes}"));
+        assert_eq!(client.does("free-twice a"), "[1, 1]");
+        assert_eq!(client.does(&format!("allocate-in-order a {bytes}")), first);
+        assert_ne!(client.does(&format!("allocate-in-order b {bytes}")), first);
+        client.does("free a");
+    }
+}
+
+#[test]
 fn no_more_moves_than_others_need_and_each_part_is_given_back_at_once() {
     let mut world = World::new(64 * MIB);
     let (mut hand, mut client) = Hand::with_client(&mut world, &[]);

@@ -47,26 +47,15 @@ wrap! {
     }
 
     fn cuMemFree_v2(address: u64) |driver| {
-        if is_in_use() && PROCESS.free(address) {
-            return SUCCESS;
-        }
-        forgetting(address, driver())
+        freeing(address, || PROCESS.free(address), driver)
     }
 
     fn cuMemFreeAsync(address: u64, stream: usize) |driver| {
-        if is_in_use() && PROCESS.free_in_order(address, Stream(stream)) {
-            return SUCCESS;
-        }
-        forgetting(address, driver())
-
+        freeing(address, || PROCESS.free_in_order(address, Stream(stream)), driver)
     }
 
     fn cuMemFreeAsync_ptsz(address: u64, stream: usize) |driver| {
-        if is_in_use() && PROCESS.free_in_order(address, own_default(stream)) {
-            return SUCCESS;
-        }
-        forgetting(address, driver())
-
+        freeing(address, || PROCESS.free_in_order(address, own_default(stream)), driver)
     }
 
     fn cuStreamDestroy(stream: usize) |driver| { ending(stream, driver) }
@@ -252,6 +241,16 @@ fn ending(stream: usize, driver: impl FnOnce() -> Code) -> Code {
         true => PROCESS.end_stream(Stream(stream), driver),
         false => driver(),
     }
+}
+
+/// `free` returns `None` for memory that the driver has allocated.
+fn freeing(
+    address: u64,
+    free: impl FnOnce() -> Option<Code>,
+    driver: impl FnOnce() -> Code,
+) -> Code {
+    let freed = is_in_use().then(free).flatten();
+    freed.unwrap_or_else(|| forgetting(address, driver()))
 }
 
 pub(super) fn own_default(stream: usize) -> Stream {
