@@ -12,7 +12,7 @@ use super::{
     ahead::{self, Ahead, Made},
     connection::{Frames, Introduction, WELCOME, introduction},
     sys::{
-        driver::{self, OUT_OF_MEMORY},
+        driver::{self, Event, OUT_OF_MEMORY},
         host,
     },
     wire::{Epoch, FromSession, Hello, ToSession},
@@ -394,9 +394,9 @@ impl Agent {
             return;
         };
         if !std::mem::replace(&mut lease.is_marked, true) {
-            process.mark_contexts();
+            mark_contexts(process);
         }
-        lease.is_over = process.is_idle() && process.gate.submissions() == submissions;
+        lease.is_over = is_idle(process) && process.gate.submissions() == submissions;
     }
 
     /// Returns the lease, unless a capture is under way.
@@ -419,8 +419,8 @@ impl Agent {
     }
 
     /// Closes the gate and waits until the GPU has no work for the session. Returns `false` while a stream is
-    /// being captured: work submitted to that stream is not computed, and the call that ends the capture must
-    /// pass the gate.
+    /// being captured, also if only the driver knows that: work submitted to that stream is not computed, and the
+    /// call that ends the capture must pass the gate.
     fn drain(&self) -> bool {
         let process = self.process;
         if process.captures.any() {
@@ -430,14 +430,11 @@ impl Agent {
         loop {
             process.gate.close();
             process.gate.wait_until_nothing_is_in_flight();
-            let captures = process.captures.any();
-            if !captures {
-                process.synchronize();
-            }
+            let is_idle = !process.captures.any() && process.synchronize();
             if !process.drains.end() {
                 continue;
             }
-            if captures {
+            if !is_idle {
                 process.gate.open();
                 return false;
             }
@@ -447,4 +444,30 @@ impl Agent {
         process.count_graphs();
         true
     }
+}
+
+/// Records marks for [`is_idle`] behind all work that was submitted until now.
+fn mark_contexts(process: &Process) {
+    let held = process.contexts.stay();
+    let contexts = process.contexts.all().into_iter();
+    let marks: Option<Vec<Event>> = contexts.map(Event::record_in).collect();
+    match marks {
+        Some(marks) => *process.marks() = marks,
+        None => {
+            process.marks().clear();
+            drop(held);
+            process.synchronize();
+        }
+    }
+}
+
+/// Whether the GPU has reached all marks. Does not wait.
+fn is_idle(process: &Process) -> bool {
+    process.marks().iter().all(|mark| match mark.outcome() {
+        Some(code) => {
+            process.look_at(code);
+            true
+        }
+        None => false,
+    })
 }

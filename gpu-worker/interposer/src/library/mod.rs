@@ -51,8 +51,8 @@ use std::{
     time::Duration,
 };
 use sys::driver::{
-    self, Code, Context, DEINITIALIZED, Event, OUT_OF_MEMORY, Properties, SUCCESS,
-    SYSTEM_NOT_READY, Stream,
+    self, CONTEXT_IS_DESTROYED, Code, Context, DEINITIALIZED, Event, INVALID_CONTEXT,
+    OUT_OF_MEMORY, Properties, SUCCESS, SYSTEM_NOT_READY, Stream,
 };
 use timers::Timers;
 use trims::Trims;
@@ -241,42 +241,19 @@ impl Process {
         left
     }
 
-    /// Waits until the GPU has no work of this process.
-    fn synchronize(&self) {
+    /// Waits until the GPU has no work of this process. `false` if a capture does not permit that.
+    fn synchronize(&self) -> bool {
         let _held = self.contexts.stay();
+        let mut is_idle = true;
         for context in self.contexts.all() {
-            if let Err(code) = context.with(driver::synchronize) {
-                self.look_at(code);
-                // The context may be gone.
-                self.contexts.forget(context);
+            match context.with(driver::synchronize) {
+                Ok(()) => {}
+                Err(code) if driver::is_about_captures(code) => is_idle = false,
+                Err(CONTEXT_IS_DESTROYED | INVALID_CONTEXT) => self.contexts.forget(context),
+                Err(code) => self.look_at(code),
             }
         }
-    }
-
-    /// Records marks for [`Process::is_idle`] behind all work that was submitted until now.
-    fn mark_contexts(&self) {
-        let held = self.contexts.stay();
-        let contexts = self.contexts.all().into_iter();
-        let marks: Option<Vec<Event>> = contexts.map(Event::record_in).collect();
-        match marks {
-            Some(marks) => *self.marks() = marks,
-            None => {
-                self.marks().clear();
-                drop(held);
-                self.synchronize();
-            }
-        }
-    }
-
-    /// Whether the GPU has reached all marks. Does not wait.
-    fn is_idle(&self) -> bool {
-        self.marks().iter().all(|mark| match mark.outcome() {
-            Some(code) => {
-                self.look_at(code);
-                true
-            }
-            None => false,
-        })
+        is_idle
     }
 
     fn marks(&self) -> MutexGuard<'_, Vec<Event>> {
@@ -409,9 +386,11 @@ impl Process {
         if self.captures.any() || !self.memory().has_freed() {
             return false;
         }
-        self.synchronize();
-        self.reap(true);
-        true
+        let is_idle = self.synchronize();
+        if is_idle {
+            self.reap(true);
+        }
+        is_idle
     }
 
     /// Frees an allocation that nothing uses any more, as the driver does: after all that was submitted. `None` for an
@@ -431,9 +410,13 @@ impl Process {
         // closed gate, and unmapping does not wait for that.
         if !memory.is_away() {
             drop(memory);
-            // The next call reports an earlier error.
-            let _ = context.with(driver::synchronize);
+            let synchronized = context.with(driver::synchronize);
             memory = self.memory();
+            // Another thread may have begun a capture. After any other error, the next call reports it.
+            if synchronized.is_err() {
+                memory.free_later(address);
+                return Some(SUCCESS);
+            }
         }
         let freed = memory.free(address);
         self.report_shrank(freed.unwrap_or_default());

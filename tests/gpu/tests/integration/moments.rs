@@ -28,6 +28,40 @@ fn memory_that_is_freed_while_the_lease_ends_stays_until_the_kernels_that_use_it
 }
 
 #[test]
+fn memory_is_freed_only_after_a_wait_for_the_gpu_that_succeeded() {
+    let mut world = World::new(64 * MIB);
+    // As if another thread had just begun a capture (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED).
+    let faults = [(FAULTS, "cuCtxSynchronize:1:900")];
+    let (mut hand, mut client) = Hand::with_client(&mut world, &faults);
+    client.does(&format!("allocate a {}", 8 * MIB));
+    world.machine.hold().unwrap();
+    hand.grant();
+    client.does("launch held 1");
+    client.does("add a 1");
+    client.does("free a");
+    world.machine.let_go().unwrap();
+    assert_eq!(client.does("synchronize"), "");
+    hand.drop_lease();
+    hand.until_yielded();
+}
+
+#[test]
+fn a_lease_ends_only_after_a_wait_for_the_gpu_that_succeeded() {
+    let mut world = World::new(64 * MIB);
+    let faults = [(FAULTS, "cuCtxSynchronize:1:900")];
+    let (mut hand, mut client) = Hand::with_client(&mut world, &faults);
+    world.machine.hold().unwrap();
+    hand.grant();
+    client.does("launch held 1");
+    hand.drop_lease();
+    assert!(eventually(|| world.machine.waiting().unwrap() == 1));
+    let is_over = |message: &FromSession| matches!(message, FromSession::Yielded { epoch: 1, .. });
+    assert!(!hand.said().iter().any(is_over));
+    world.machine.let_go().unwrap();
+    hand.until_yielded();
+}
+
+#[test]
 fn an_allocation_does_not_wait_for_kernels() {
     let mut world = World::new(64 * MIB);
     let (mut hand, mut client) = Hand::with_client(&mut world, &[]);

@@ -23,18 +23,24 @@ pub(in super::super) const OUT_OF_MEMORY: Code = 2;
 
 /// The driver ends because its process exits.
 pub(in super::super) const DEINITIALIZED: Code = 4;
-const INVALID_CONTEXT: Code = 201;
+pub(in super::super) const INVALID_CONTEXT: Code = 201;
 pub(in super::super) const NOT_FOUND: Code = 500;
+pub(in super::super) const CONTEXT_IS_DESTROYED: Code = 709;
 pub(in super::super) const NOT_SUPPORTED: Code = 801;
 pub(in super::super) const SYSTEM_NOT_READY: Code = 802;
 
 /// After one of these codes the driver answers nothing else until the process ends, or what is on the GPU cannot be
-/// trusted. 709 is not among them: it is about a context that the program itself destroyed.
+/// trusted. [`CONTEXT_IS_DESTROYED`] is not among them: the program itself destroyed the context.
 pub(in super::super) const fn is_sticky(code: Code) -> bool {
     matches!(
         code,
         214 | 220 | 226 | 700 | 702 | 710 | 714..=719 | 721 | 999
     )
+}
+
+/// Whether a call was refused because of a capture.
+pub(in super::super) const fn is_about_captures(code: Code) -> bool {
+    matches!(code, 900..=908)
 }
 
 /// The driver, or the library that monitors it.
