@@ -37,21 +37,23 @@ struct One {
 impl StreamOrder {
     /// `None` if the calling thread has no context.
     pub(super) fn of(stream: Stream) -> Option<Self> {
-        let of_context = |thread| {
-            Some(Self {
-                stream,
-                context: driver::current_context()?,
-                thread,
-            })
+        match stream == PER_THREAD || stream.is_default() {
+            true => Some(Self::in_context(stream, driver::current_context()?)),
+            false => Some(Self::in_context(stream, Context::NONE)),
+        }
+    }
+
+    /// `context`: the calling thread's.
+    pub(super) fn in_context(stream: Stream, context: Context) -> Self {
+        let (context, thread) = match stream {
+            PER_THREAD => (context, this_thread()),
+            stream if stream.is_default() => (context, 0),
+            _ => (Context::NONE, 0),
         };
-        match stream {
-            PER_THREAD => of_context(this_thread()),
-            stream if stream.is_default() => of_context(0),
-            stream => Some(Self {
-                stream,
-                context: Context::NONE,
-                thread: 0,
-            }),
+        Self {
+            stream,
+            context,
+            thread,
         }
     }
 

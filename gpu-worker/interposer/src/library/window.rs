@@ -3,11 +3,16 @@
 //! After a certain number of submissions to a stream, a mark is recorded in it. A thread that is two marks ahead of
 //! the GPU waits for it. How many submissions lie between two marks depends on how long the GPU takes for them.
 //!
-//! **Invariant:** between marks a submission costs one addition and no lock.
+//! The limit is no promise: work may wait for what this thread does next, so a thread waits only for a while. No
+//! thread waits again before that work has ended.
+//!
+//! **Invariant:** between marks a submission costs one addition and no lock. A thread waits only for marks in its own
+//! stream, and holds no lock meanwhile.
 
 use super::{
     captures::Captures,
-    sys::driver::{self, Context, Event, Stream},
+    freed::StreamOrder,
+    sys::driver::{Context, Event, SUCCESS, Stream, current_context},
 };
 use std::{
     collections::VecDeque,
@@ -15,6 +20,7 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -23,9 +29,22 @@ const AIM: Duration = Duration::from_millis(25);
 const FIRST: u32 = 16;
 const MOST: u32 = 64;
 
+/// How many marks of a stream may be outstanding.
+const AHEAD: usize = 2;
+
+/// How long a thread waits for a mark: longer than most kernels take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The pauses while a thread waits become longer, but stay short compared with the outstanding work.
+const FIRST_PAUSE: Duration = Duration::from_micros(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+
 const COUNT: usize = 64;
 
-/// Streams may share a window by chance; that only makes marks more frequent.
+/// How many marks a window keeps. Streams that ended may have left some.
+const MOST_MARKS: usize = 64;
+
+/// Streams may share a window by chance; then marks in each of them are less regular.
 pub(super) struct Windows([Window; COUNT]);
 
 struct Window {
@@ -35,11 +54,18 @@ struct Window {
 }
 
 struct Marks {
-    outstanding: VecDeque<Event>,
+    outstanding: VecDeque<Mark>,
     /// Marks that were reached, for reuse: creating one takes longer than a launch.
     spare: Vec<Event>,
-    /// When the GPU was last waited for.
+    /// When a mark was last reached that a thread waited for.
     reached_at: Option<Instant>,
+}
+
+struct Mark {
+    order: StreamOrder,
+    event: Event,
+    /// A thread has waited for it in vain.
+    is_late: bool,
 }
 
 impl Windows {
@@ -60,8 +86,9 @@ impl Windows {
     pub(super) fn forget(&self, context: Context) {
         for window in &self.0 {
             let mut marks = window.marks();
-            marks.outstanding.retain(|event| event.context() != context);
-            marks.spare.retain(|event| event.context() != context);
+            let goes_on = |event: &Event| event.context() != context;
+            marks.outstanding.retain(|mark| goes_on(&mark.event));
+            marks.spare.retain(goes_on);
         }
     }
 }
@@ -81,34 +108,51 @@ impl Window {
 
     #[cold]
     fn mark(&self, stream: Stream, captures: &Captures) {
-        let mut marks = self.marks();
         self.count.store(0, Relaxed);
-        let spare = marks.spare.pop();
-        if let Some(event) = Event::record_again(spare, stream) {
-            marks.outstanding.push_back(event);
+        let Some(context) = current_context() else {
+            return;
+        };
+        let order = StreamOrder::in_context(stream, context);
+        // The driver may block here until the stream has room.
+        let spare = self.marks().spare.pop();
+        if let Some(event) = Event::record_again(spare, stream, context) {
+            self.marks().add(order, event);
         }
-        while marks.outstanding.len() > 2 {
-            // Another thread may have begun a capture, or begin one while this thread waits.
-            let Some(none) = captures.none() else { return };
-            let oldest = marks.outstanding.pop_front().expect("there are three");
-            let is_reached = oldest.is_reached();
-            drop(none);
-            if is_reached {
+        let (since, mut pause) = (Instant::now(), Duration::ZERO);
+        while self.is_ahead(order, captures, !pause.is_zero()) {
+            if since.elapsed() >= PATIENCE {
+                return self.marks().note_late(order);
+            }
+            pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+            thread::sleep(pause);
+        }
+    }
+
+    /// Whether a thread must wait before it submits more. Takes out the marks that were reached.
+    fn is_ahead(&self, order: StreamOrder, captures: &Captures, has_waited: bool) -> bool {
+        // Another thread may have begun a capture, or begin one while this thread waits. A query would invalidate it.
+        let Some(_none) = captures.none() else {
+            return false;
+        };
+        let mut marks = self.marks();
+        while let Some(index) = marks.to_wait_for(order) {
+            let mark = &marks.outstanding[index];
+            let Some(code) = mark.event.outcome() else {
+                return !mark.is_late;
+            };
+            let reached = marks.outstanding.remove(index);
+            if !has_waited {
                 marks.reached_at = None;
                 self.aim(Duration::ZERO);
-            } else {
-                // The next call reports the same error.
-                let waited = driver::beside_captures(|| oldest.wait());
-                let now = Instant::now();
-                if let Some(before) = marks.reached_at.replace(now) {
-                    self.aim(now - before);
-                }
-                if waited.is_err() {
-                    continue;
-                }
+            } else if let Some(before) = marks.reached_at.replace(Instant::now()) {
+                self.aim(before.elapsed());
             }
-            marks.spare.push(oldest);
+            // The next call reports an error.
+            if code == SUCCESS {
+                marks.spare.extend(reached.map(|mark| mark.event));
+            }
         }
+        false
     }
 
     fn marks(&self) -> MutexGuard<'_, Marks> {
@@ -118,6 +162,35 @@ impl Window {
     fn aim(&self, took: Duration) {
         self.between
             .store(next(self.between.load(Relaxed), took), Relaxed);
+    }
+}
+
+impl Marks {
+    fn add(&mut self, order: StreamOrder, event: Event) {
+        self.outstanding.push_back(Mark {
+            order,
+            event,
+            is_late: false,
+        });
+        if self.outstanding.len() > MOST_MARKS {
+            self.outstanding.pop_front();
+        }
+    }
+
+    /// The oldest mark of a stream with too many.
+    fn to_wait_for(&self, order: StreamOrder) -> Option<usize> {
+        let its = |index: &usize| self.outstanding[*index].order == order;
+        let mut all = (0..self.outstanding.len()).filter(its);
+        let oldest = all.next()?;
+        (all.count() >= AHEAD).then_some(oldest)
+    }
+
+    /// The oldest mark of the stream was not reached in time.
+    fn note_late(&mut self, order: StreamOrder) {
+        let its = self.outstanding.iter_mut().find(|mark| mark.order == order);
+        if let Some(mark) = its {
+            mark.is_late = true;
+        }
     }
 }
 

@@ -202,6 +202,9 @@ impl Client {
             ["check", name] => self.check(name),
             ["rounds", name, count] => self.rounds(name, number(count)?),
             ["launch", kernel, count] => self.launch(kernel, number(count)?),
+            ["launch-in-streams", kernel, streams, count] => {
+                self.launch_in_streams(kernel, number(streams)?, number(count)?)
+            }
             ["calls-of-launches", count] => self.calls_of_launches(number(count)?),
             ["launch-aside", kernel, count] => self.launch_aside(kernel, number(count)?),
             ["launched-aside"] => Ok(ASIDE.load(SeqCst).to_string()),
@@ -461,6 +464,16 @@ impl Client {
         let kernel = self.driver.kernel(kernel)?;
         for _ in 0..count {
             kernel.launch(0, &[])?;
+        }
+        Ok(String::new())
+    }
+
+    /// Launches the kernel this many times in each of new streams.
+    fn launch_in_streams(&self, kernel: &str, streams: u64, count: u64) -> Answer<String> {
+        let kernel = self.driver.kernel(kernel)?;
+        for _ in 0..streams {
+            let stream = self.driver.stream()?;
+            (0..count).try_for_each(|_| kernel.launch(stream, &[]))?;
         }
         Ok(String::new())
     }

@@ -98,6 +98,32 @@ fn a_lease_ends_though_its_work_waits_for_a_thread_at_the_gate() {
 }
 
 #[test]
+fn a_thread_that_is_ahead_of_work_that_waits_for_it_goes_on() {
+    let mut world = World::new(64 * MIB);
+    let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+    hand.grant();
+    client.does("allocate a 512");
+    client.does("set a 0");
+    client.does("wait-for-value a 1");
+    client.does("launch nothing 200");
+    client.does("write-value-aside a 1");
+    client.does("synchronize");
+}
+
+#[test]
+fn a_thread_waits_only_for_the_stream_to_which_it_submits() {
+    let mut world = World::new(64 * MIB);
+    let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+    hand.grant();
+    world.machine.hold().unwrap();
+    client.does("launch held 1");
+    // So few in each stream that none of them is far ahead.
+    client.does("launch-in-streams nothing 200 20");
+    world.machine.let_go().unwrap();
+    client.does("synchronize");
+}
+
+#[test]
 fn threads_that_wait_for_the_gpu_do_not_disturb_a_capture_that_begins_meanwhile() {
     let mut world = World::new(64 * MIB);
     let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
@@ -107,7 +133,9 @@ fn threads_that_wait_for_the_gpu_do_not_disturb_a_capture_that_begins_meanwhile(
     for _ in 0..4 {
         client.does("launch-aside nothing 1000");
     }
-    assert!(eventually(|| world.machine.waiting().unwrap() > 0));
+    // At most 48 launches get through before the first of the threads waits.
+    let launched = |client: &mut Client| client.does("launched-aside").parse::<u64>().unwrap();
+    assert!(eventually(|| launched(&mut client) >= 64));
     client.does("begin-capture");
     world.machine.let_go().unwrap();
     assert!(eventually(|| client.does("launched-aside") == "4000"));

@@ -381,14 +381,18 @@ pub(in super::super) struct Event {
 
 impl Event {
     pub(in super::super) fn record(stream: Stream) -> Option<Self> {
-        Self::record_again(None, stream)
+        Self::record_again(None, stream, current_context()?)
     }
 
-    /// Reuses an event that was reached, if it belongs to the current context.
-    pub(in super::super) fn record_again(reached: Option<Self>, stream: Stream) -> Option<Self> {
-        let event = match reached.filter(|event| Some(event.context) == current_context()) {
+    /// Reuses an event that was reached, if it belongs to this context, which is the current one.
+    pub(in super::super) fn record_again(
+        reached: Option<Self>,
+        stream: Stream,
+        context: Context,
+    ) -> Option<Self> {
+        let event = match reached.filter(|event| event.context == context) {
             Some(event) => event,
-            None => Self::create()?,
+            None => Self::create(context)?,
         };
         (event_record(event.handle, stream.0) == SUCCESS).then_some(event)
     }
@@ -397,15 +401,16 @@ impl Event {
     pub(in super::super) fn record_in(context: Context) -> Option<Self> {
         context
             .with(|| {
-                let event = Self::create().ok_or(NOT_FOUND)?;
+                let event = Self::create(context).ok_or(NOT_FOUND)?;
                 as_result(ctx_record_event(context.0, event.handle)).map(|()| event)
             })
             .ok()
     }
 
-    fn create() -> Option<Self> {
+    /// `context` is the current one.
+    fn create(context: Context) -> Option<Self> {
         const BLOCKING_WITHOUT_TIMES: u32 = 1 | 2;
-        let (context, mut handle) = (current_context()?, 0);
+        let mut handle = 0;
         let code = event_create(&raw mut handle, BLOCKING_WITHOUT_TIMES);
         (code == SUCCESS).then_some(Self { handle, context })
     }
