@@ -59,6 +59,7 @@ macro_rules! call_at {
     }};
 }
 
+mod captures;
 mod contexts;
 mod mapping;
 

@@ -1,6 +1,9 @@
 //! Which streams are being captured now: work submitted to them is recorded and not computed.
 
-use super::sys::driver::{self, Code, Context, SUCCESS, Stream};
+use super::{
+    freed::StreamOrder,
+    sys::driver::{self, Code, Context, SUCCESS, Stream},
+};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -12,12 +15,14 @@ use std::{
 pub(super) struct Captures {
     have_been: AtomicBool,
     count: AtomicUsize,
-    /// Each with the context in which its capture began.
-    streams: Mutex<BTreeMap<Stream, Context>>,
+    streams: Mutex<Streams>,
 }
 
+/// Each with the context in which its capture began.
+type Streams = BTreeMap<StreamOrder, Context>;
+
 /// While this exists, no capture begins.
-pub(super) struct NoCapture<'a>(#[allow(dead_code)] MutexGuard<'a, BTreeMap<Stream, Context>>);
+pub(super) struct NoCapture<'a>(#[allow(dead_code)] MutexGuard<'a, Streams>);
 
 impl Captures {
     pub(super) const fn new() -> Self {
@@ -46,7 +51,9 @@ impl Captures {
     /// Whether work submitted to a stream is recorded. A capture spreads to streams that wait for its events, so
     /// the driver is asked.
     pub(super) fn has(&self, stream: Stream) -> bool {
-        self.any() && (self.streams().contains_key(&stream) || driver::is_capturing(stream))
+        let is_known =
+            || StreamOrder::of(stream).is_some_and(|one| self.streams().contains_key(&one));
+        self.any() && (is_known() || driver::is_capturing(stream))
     }
 
     /// For calls that would invalidate a capture. `None` if there is one.
@@ -59,9 +66,11 @@ impl Captures {
     pub(super) fn begin(&self, stream: Stream, begin: impl FnOnce() -> Code) -> Code {
         let mut streams = self.streams();
         let code = begin();
-        if code == SUCCESS {
+        if code == SUCCESS
+            && let Some(order) = StreamOrder::of(stream)
+        {
             let context = driver::current_context().unwrap_or(Context::NONE);
-            streams.insert(stream, context);
+            streams.insert(order, context);
             self.have_been.store(true, SeqCst);
             self.count.store(streams.len(), SeqCst);
         }
@@ -70,7 +79,8 @@ impl Captures {
 
     /// The capture was ended, or its stream was destroyed.
     pub(super) fn end(&self, stream: Stream) {
-        self.retain(|captured, _| captured != stream);
+        let ended = StreamOrder::of(stream);
+        self.retain(|captured, _| Some(captured) != ended);
     }
 
     /// The context has ended, and its streams with it.
@@ -78,13 +88,13 @@ impl Captures {
         self.retain(|_, of| of != context);
     }
 
-    fn retain(&self, goes_on: impl Fn(Stream, Context) -> bool) {
+    fn retain(&self, goes_on: impl Fn(StreamOrder, Context) -> bool) {
         let mut streams = self.streams();
         streams.retain(|stream, context| goes_on(*stream, *context));
         self.count.store(streams.len(), SeqCst);
     }
 
-    fn streams(&self) -> MutexGuard<'_, BTreeMap<Stream, Context>> {
+    fn streams(&self) -> MutexGuard<'_, Streams> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

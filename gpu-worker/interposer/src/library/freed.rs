@@ -14,7 +14,7 @@ use std::{
 };
 
 /// Work with the same order runs one after the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct StreamOrder {
     stream: Stream,
     /// Set only for default streams, whose handles are the same in several contexts and threads.

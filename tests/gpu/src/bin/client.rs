@@ -245,6 +245,9 @@ impl Client {
             ["range", name] => self.range(name),
             ["share", name] => nothing(self.driver.share(self.buffer(name)?.address)),
             ["begin-capture"] => nothing(self.driver.begin_capture(self.stream)),
+            ["begin-own-capture"] => nothing(driver.begin_own_capture()),
+            ["end-own-capture"] => nothing(driver.end_own_capture()),
+            ["capture-aside"] => nothing(driver.capture_aside()),
             ["captured-add", name, value] => self.add(name, number(value)?, self.stream),
             ["end-capture"] => {
                 self.graph = self.driver.end_capture(self.stream)?;

@@ -195,7 +195,7 @@ pub(crate) struct Objects {
     pub(crate) contexts: BTreeMap<usize, Context>,
     /// The contexts of green contexts, by their handles.
     pub(crate) green: BTreeMap<usize, usize>,
-    /// By stream.
+    /// By stream, see [`captured`].
     pub(crate) captures: BTreeMap<usize, Capture>,
     /// Streams that joined another stream's capture by waiting for its event (programming guide, cross-stream
     /// dependencies).
@@ -257,9 +257,20 @@ pub(crate) struct Mark {
     pub(crate) reached: Arc<OnceLock<Instant>>,
 }
 
+const PER_THREAD: usize = 2;
+
+/// By what the capture of a stream is known: the default streams of all threads have the same handle.
+pub(crate) fn captured(stream: usize) -> usize {
+    thread_local! { static OWN: u8 = const { 0 } }
+    match stream {
+        PER_THREAD => OWN.with(|own| std::ptr::from_ref(own) as usize),
+        stream => stream,
+    }
+}
+
 /// Whether this is one of the default streams, which every context has.
 pub(crate) fn is_default(stream: usize) -> bool {
-    stream <= 2
+    stream <= PER_THREAD
 }
 
 static OBJECTS: Mutex<Objects> = Mutex::new(Objects {
@@ -290,7 +301,7 @@ impl Objects {
 
     /// The stream whose capture this stream is a part of.
     pub(crate) fn capture_of(&self, stream: usize) -> Option<usize> {
-        let origin = self.joined.get(&stream).copied().unwrap_or(stream);
+        let origin = self.joined.get(&stream).copied().unwrap_or(captured(stream));
         self.captures.contains_key(&origin).then_some(origin)
     }
 

@@ -5,7 +5,8 @@ use crate::{
     moments::swap,
     world::{MIB, World, eventually},
 };
-use baton_interposer::wire::FromSession;
+use baton_gpu_tests::FAULTS;
+use baton_interposer::wire::{FromSession, ToSession};
 
 #[test]
 fn a_capture_ends_with_its_stream_and_with_its_context() {
@@ -20,6 +21,41 @@ fn a_capture_ends_with_its_stream_and_with_its_context() {
         hand.drop_lease();
         hand.until_yielded();
     }
+}
+
+#[test]
+fn a_capture_that_could_not_be_ended_goes_on() {
+    let mut world = World::new(64 * MIB);
+    // As if another thread had begun it (CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD).
+    let faults = [(FAULTS, "cuStreamEndCapture:1:908")];
+    let (mut hand, mut client) = Hand::with_client(&mut world, &faults);
+    hand.grant();
+    client.does("begin-capture");
+    assert_eq!(client.says("end-capture"), "error 908");
+    try_to_end_lease(&mut hand);
+    client.does("end-capture");
+    hand.until_yielded();
+}
+
+#[test]
+fn a_capture_goes_on_when_that_of_another_thread_s_default_stream_ends() {
+    let mut world = World::new(64 * MIB);
+    let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+    hand.grant();
+    client.does("begin-own-capture");
+    client.does("capture-aside");
+    try_to_end_lease(&mut hand);
+    client.does("end-own-capture");
+    hand.until_yielded();
+}
+
+/// Takes the lease back, and returns when the agent has tried to end it.
+fn try_to_end_lease(hand: &mut Hand) {
+    hand.drop_lease();
+    // Messages are handled in order.
+    let cap_bytes = 1 << 40;
+    hand.send(ToSession::Welcome { cap_bytes });
+    hand.until(|message| message == FromSession::Capped { cap_bytes });
 }
 
 #[test]

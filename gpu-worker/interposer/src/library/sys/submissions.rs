@@ -8,7 +8,8 @@
 use super::{
     super::{PROCESS, symbols::is_per_thread},
     Wrapper,
-    driver::{Code, Export, NOT_FOUND, PER_THREAD, Stream},
+    driver::{Code, Export, NOT_FOUND, PER_THREAD, Stream, is_capturing},
+    is_in_use,
 };
 use std::mem::transmute;
 
@@ -226,7 +227,11 @@ macro_rules! capture_ends {
             };
             // SAFETY: the driver's function, and the caller's arguments.
             let code = unsafe { transmute::<usize, Short>(address)(a, b, c, d, e, f) };
-            if let Some(stream) = stream(const { is_per_thread(stringify!($name)) }, &[a], Some(0)) {
+            // A thread that did not begin the capture may not end it.
+            if is_in_use()
+                && let Some(stream) = stream(const { is_per_thread(stringify!($name)) }, &[a], Some(0))
+                && !is_capturing(stream)
+            {
                 PROCESS.captures.end(stream);
             }
             code

@@ -3,8 +3,8 @@
 use super::{api, put};
 use crate::{
     CAPTURE_INVALIDATED, CAPTURE_MODE, CAPTURE_UNSUPPORTED, CAPTURED_EVENT, Capture, Code, Event,
-    ILLEGAL_STATE, INVALID_HANDLE, Mark, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, Stream,
-    card::card,
+    ILLEGAL_STATE, INVALID_HANDLE, Mark, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD, SUCCESS, Stream,
+    captured, card::card,
     context,
     engine::{self, Kernel, Work},
     host::{self, HostFunction},
@@ -81,7 +81,10 @@ fn record(event: usize, last: u64) -> Code {
     SUCCESS
 }
 
-const PER_THREAD: usize = 2;
+/// For functions for which stream 0 is the thread's own.
+fn own_default(stream: usize) -> usize {
+    if stream == 0 { PER_THREAD } else { stream }
+}
 
 api! {
     fn cuLaunchKernel(
@@ -92,7 +95,7 @@ api! {
     fn cuLaunchKernel_ptsz(
         function: usize, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint,
         _shared: c_uint, stream: usize, words: *const *const u64, _extra: *const c_void,
-    ) { launch(function, if stream == 0 { PER_THREAD } else { stream }, words) }
+    ) { launch(function, own_default(stream), words) }
 
     fn cuLaunchKernelEx(
         configuration: *const usize, function: usize, words: *const *const u64, _extra: *const c_void,
@@ -242,9 +245,11 @@ api! {
     fn cuStreamBeginCapture_v2(stream: usize, _mode: c_int) {
         let mut objects = objects();
         let graph = objects.number();
-        objects.captures.insert(stream, Capture { graph, ..Capture::default() });
+        objects.captures.insert(captured(stream), Capture { graph, ..Capture::default() });
         SUCCESS
     }
+
+    fn cuStreamBeginCapture_v2_ptsz(stream: usize, mode: c_int) { cuStreamBeginCapture_v2(own_default(stream), mode) }
 
     fn cuStreamIsCapturing(stream: usize, status: *mut c_int) {
         put(status, c_int::from(objects().capture_of(stream).is_some()))
@@ -252,7 +257,7 @@ api! {
 
     fn cuStreamEndCapture(stream: usize, graph: *mut usize) {
         let mut objects = objects();
-        let Some(capture) = objects.captures.remove(&stream) else { return ILLEGAL_STATE };
+        let Some(capture) = objects.captures.remove(&captured(stream)) else { return ILLEGAL_STATE };
         objects.joined.retain(|_, origin| *origin != stream);
         if capture.is_invalid {
             return CAPTURE_INVALIDATED;
@@ -260,6 +265,8 @@ api! {
         objects.graphs.insert(capture.graph, capture.nodes);
         put(graph, capture.graph)
     }
+
+    fn cuStreamEndCapture_ptsz(stream: usize, graph: *mut usize) { cuStreamEndCapture(own_default(stream), graph) }
 
     fn cuGraphInstantiateWithFlags(executable: *mut usize, graph: usize, _flags: u64) {
         let mut objects = objects();
