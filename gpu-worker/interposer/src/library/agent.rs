@@ -120,8 +120,15 @@ fn run(process: &'static Process, introduction: &Introduction, mut frames: Frame
             made: VecDeque::new(),
             orders: 0,
         };
-        let end = listen(process, frames, sender).and_then(|()| agent.serve(&heard));
-        process.connection.close();
+        let end = match listen(process, frames, sender) {
+            Ok(()) => agent.serve(&heard),
+            Err(error) => {
+                // The system starts no thread now; a new connection would not change that.
+                thread::sleep(RETRY);
+                Err(error)
+            }
+        };
+        process.disconnect();
         let driver = process.driver.begin();
         agent.ahead = None;
         agent.made.clear();

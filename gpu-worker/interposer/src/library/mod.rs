@@ -141,6 +141,12 @@ impl Process {
         self.descriptor.store(descriptor, Relaxed);
     }
 
+    /// The connection has ended. Another file may soon get its descriptor.
+    fn disconnect(&self) {
+        self.descriptor.store(-1, Relaxed);
+        self.connection.close();
+    }
+
     // ---- submitting
 
     /// Passes a call to the driver when the session has a lease. If the call finds no room, others make some:

@@ -17,17 +17,15 @@ mod submissions;
 mod word_calls;
 
 use super::PROCESS;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A forked child cannot use what its parent initialised. Its calls pass the gate, and the driver reports the
 /// error.
 pub(super) fn forget_in_forked_children() {
     extern "C" fn forget() {
         PROCESS.gate.give_up();
-        host::close_descriptor(
-            PROCESS
-                .descriptor
-                .load(std::sync::atomic::Ordering::Relaxed),
-        );
+        // Only once: a file that the child opens may get the same descriptor, and its own children inherit it.
+        host::close_descriptor(PROCESS.descriptor.swap(-1, Relaxed));
     }
     host::in_forked_children(forget);
 }

@@ -13,6 +13,7 @@ mod mapping;
 use std::{
     collections::HashMap,
     ffi::{CString, c_void},
+    fs::File,
     io::{self, BufRead as _, Write as _},
     sync::{
         Mutex,
@@ -264,6 +265,7 @@ impl Client {
                     .map_or_else(|no| no.0 as u8, |_| 0)
             })
             .to_string()),
+            ["fork-twice"] => Ok(files_lost_in_grandchild().to_string()),
             ["fork-and-stay"] => {
                 // Until the test closes standard input.
                 beside_child(|| {
@@ -569,6 +571,15 @@ impl Client {
             .address_of(name, number(version)? as i32, number(flags)?)?;
         Ok((found != 0 && found == self.driver.export(export)).to_string())
     }
+}
+
+/// How many files that a forked child has opened are closed in its own child.
+fn files_lost_in_grandchild() -> i32 {
+    in_child(|| {
+        let files: Vec<File> = (0..64).flat_map(|_| File::open("/dev/null")).collect();
+        let is_lost = |file: &&File| file.metadata().is_err();
+        in_child(|| files.iter().filter(is_lost).count() as u8) as u8
+    })
 }
 
 fn number(word: &str) -> Answer<u64> {

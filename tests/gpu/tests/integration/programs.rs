@@ -261,6 +261,11 @@ fn a_forked_child_hears_from_the_driver_and_its_parent_goes_on() {
     client.does(&format!("allocate a {MIB}"));
     client.does("set a 1");
     assert_eq!(client.does("fork"), "3", "not initialised");
+    assert_eq!(
+        client.does("fork-twice"),
+        "0",
+        "files of others were closed"
+    );
     client.does("add a 1");
     assert_eq!(client.does("check a"), "right");
 }

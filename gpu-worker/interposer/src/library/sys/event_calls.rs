@@ -7,7 +7,7 @@
 use super::{
     super::PROCESS,
     driver::{Code, Export, NOT_FOUND, SUCCESS},
-    wrap,
+    is_in_use, wrap,
 };
 use std::{ffi::c_uint, mem::transmute};
 
@@ -16,9 +16,14 @@ const DISABLE_TIMING: c_uint = 2;
 wrap! {
     fn cuEventCreate(event: *mut usize, flags: c_uint) |driver| {
         let code = driver();
-        if code == SUCCESS && flags & DISABLE_TIMING == 0 {
+        if code == SUCCESS && is_in_use() {
             // SAFETY: the driver has just written the event there.
-            PROCESS.timers.add(unsafe { *event });
+            let event = unsafe { *event };
+            match flags & DISABLE_TIMING {
+                0 => PROCESS.timers.add(event),
+                // The event with this handle before may have ended with its context.
+                _ => PROCESS.timers.remove(event),
+            }
         }
         code
     }
@@ -43,12 +48,14 @@ wrap! {
 }
 
 fn destroy(event: usize, driver: impl FnOnce() -> Code) -> Code {
-    PROCESS.timers.remove(event);
+    if is_in_use() {
+        PROCESS.timers.remove(event);
+    }
     driver()
 }
 
 fn record(event: usize, driver: impl FnOnce() -> Code) -> Code {
-    match PROCESS.timers.has(event) {
+    match is_in_use() && PROCESS.timers.has(event) {
         true => PROCESS.ask(driver),
         false => driver(),
     }

@@ -4,6 +4,7 @@
 use super::{
     super::{PROCESS, pools::Residency},
     driver::{Code, Export, NOT_FOUND, ON_DEVICE, PINNED, SUCCESS, Stream},
+    is_in_use,
     memory_calls::{allocate_in_order, fixed, own_default},
     wrap,
 };
@@ -15,7 +16,7 @@ use std::{
 wrap! {
     fn cuMemPoolCreate(pool: *mut usize, properties: *const PoolProperties) |driver| {
         let code = driver();
-        if code == SUCCESS {
+        if code == SUCCESS && is_in_use() {
             // SAFETY: the driver has just read `properties` and written `pool`.
             unsafe { PROCESS.pools.insert(*pool, (*properties).residency()) };
         }
@@ -23,13 +24,15 @@ wrap! {
     }
 
     fn cuMemPoolDestroy(pool: usize) |driver| {
-        PROCESS.pools.remove(pool);
+        if is_in_use() {
+            PROCESS.pools.remove(pool);
+        }
         driver()
     }
 
     fn cuMemPoolGetAttribute(pool: usize, attribute: c_int, value: *mut c_void) |driver| {
         let code = driver();
-        if code == SUCCESS && let Some(bytes) = bytes_of(pool, attribute) {
+        if code == SUCCESS && is_in_use() && let Some(bytes) = bytes_of(pool, attribute) {
             // SAFETY: the driver has just written a number of bytes there.
             unsafe { *value.cast::<u64>() += bytes };
         }
@@ -39,7 +42,7 @@ wrap! {
     fn cuMemPoolSetAttribute(pool: usize, attribute: c_int, value: *mut c_void) |driver| {
         let _ = value;
         let code = driver();
-        if code == SUCCESS && matches!(attribute, MOST_RESERVED | MOST_USED) {
+        if code == SUCCESS && is_in_use() && matches!(attribute, MOST_RESERVED | MOST_USED) {
             PROCESS.pools.reset_most(pool);
         }
         code
@@ -120,7 +123,7 @@ fn residency_at(location: *const [c_int; 2], kind: c_int) -> Residency {
 /// A pool that the program created with other properties keeps its recorded residency.
 fn found(pool: *const usize, residency: Residency, driver: impl FnOnce() -> Code) -> Code {
     let code = driver();
-    if code == SUCCESS && residency != Residency::Movable {
+    if code == SUCCESS && is_in_use() && residency != Residency::Movable {
         // SAFETY: the driver has just written there.
         unsafe { PROCESS.pools.insert(*pool, residency) };
     }
@@ -134,6 +137,9 @@ fn allocate_from(
     bytes: usize,
     driver: impl Fn() -> Code,
 ) -> Code {
+    if !is_in_use() {
+        return driver();
+    }
     match PROCESS.pools.residency_of(pool) {
         Residency::Movable => allocate_in_order(address, bytes, Some(pool), stream, driver),
         // Memory that is allocated in a capture belongs to the graph.

@@ -201,8 +201,8 @@ macro_rules! capture_begins {
             // SAFETY: the driver's function, and the caller's arguments.
             let begin = || unsafe { transmute::<usize, Short>(address)(a, b, c, d, e, f) };
             PROCESS.submit(None, || match stream {
-                Some(stream) => PROCESS.captures.begin(stream, begin),
-                None => begin(),
+                Some(stream) if is_in_use() => PROCESS.captures.begin(stream, begin),
+                _ => begin(),
             })
         })*
         pub(super) static CAPTURE_BEGINS: &[Wrapper] = &[$(
