@@ -22,7 +22,6 @@ mod memory;
 mod monitoring;
 mod pools;
 mod shadows;
-mod symbols;
 mod sys;
 mod timers;
 mod trims;

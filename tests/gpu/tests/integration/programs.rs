@@ -32,6 +32,8 @@ fn look_ups_find_the_function_of_their_version_and_stream() {
         "cuGetProcAddress 12000 0 cuGetProcAddress_v2",
         "cuMemcpyHtoDAsync 12000 0 cuMemcpyHtoDAsync_v2",
         "cuDeviceGetCount 12000 0 cuDeviceGetCount",
+        // Newer than the interposer.
+        "cuMemFree 99000 0 cuMemFree_v9",
     ] {
         assert_eq!(
             client.does(&format!("look-up {look_up}")),

@@ -5,7 +5,7 @@
 //! versions and kinds of default stream mean what they mean to the driver.
 
 use super::{
-    super::{PROCESS, symbols, wire::DEVICE},
+    super::{PROCESS, wire::DEVICE},
     driver::{self, Code, Export, Library, NOT_FOUND, SUCCESS},
     host::{self, RTLD_NOLOAD},
     loader::{REAL, real_dlsym},
@@ -164,7 +164,7 @@ unsafe extern "C" fn cuGetProcAddress(
     // SAFETY: the driver's function, and the caller's arguments.
     unsafe {
         let code = transmute::<usize, LookUp>(address)(name, function, version, flags);
-        replace(code, name, function, version, flags);
+        replace(code, name, function);
         code
     }
 }
@@ -186,22 +186,17 @@ unsafe extern "C" fn cuGetProcAddress_v2(
     unsafe {
         let code =
             transmute::<usize, LookUpWithStatus>(address)(name, function, version, flags, status);
-        replace(code, name, function, version, flags);
+        replace(code, name, function);
         code
     }
 }
 
-/// Replaces the function that the driver returned with its wrapper.
+/// Replaces the function that the driver returned with its wrapper. A driver returns the addresses that it exports.
+/// Versions of a function that are newer than this library have no wrapper.
 ///
 /// # Safety
 /// `asked` and `function` are arguments that the driver has accepted.
-unsafe fn replace(
-    code: Code,
-    asked: *const c_char,
-    function: *mut usize,
-    version: c_int,
-    flags: u64,
-) {
+unsafe fn replace(code: Code, asked: *const c_char, function: *mut usize) {
     if code != SUCCESS || function.is_null() {
         return;
     }
@@ -210,19 +205,9 @@ unsafe fn replace(
     let Some(asked) = asked.filter(|_| found != 0) else {
         return;
     };
-    let of_that_name = || wrappers().filter(|one| one.name.starts_with(asked));
-    let same = of_that_name().find(|one| driver::export_address(one.name) == Some(found));
-    // If the driver returned an internal address, the version determines which function it is.
-    let version = version.cast_unsigned();
-    let meant = || {
-        let suffixes = symbols::suffixes(asked, version, flags).into_iter();
-        suffixes
-            .filter_map(|suffixes| {
-                of_that_name().find(|one| symbols::is(one.name, asked, suffixes))
-            })
-            .find(|one| driver::export_address(one.name).is_some())
-    };
-    if let Some(wrapper) = same.or_else(meant) {
+    let mut of_that_name = wrappers().filter(|one| one.name.starts_with(asked));
+    let same = of_that_name.find(|one| driver::export_address(one.name) == Some(found));
+    if let Some(wrapper) = same {
         // SAFETY: the caller passes valid arguments.
         unsafe { *function = wrapper.address as usize };
     }

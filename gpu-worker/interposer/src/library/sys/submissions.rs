@@ -6,7 +6,7 @@
 #![allow(non_snake_case)]
 
 use super::{
-    super::{PROCESS, symbols::is_per_thread},
+    super::PROCESS,
     Wrapper,
     driver::{Code, Export, NOT_FOUND, PER_THREAD, Stream, is_capturing},
     is_in_use,
@@ -79,6 +79,13 @@ macro_rules! submissions {
         #[cfg(test)]
         pub(super) static $streams: &[(&str, Option<usize>)] = &[$($((stringify!($name), $position),)*)*];
     };
+}
+
+/// Whether stream 0 means the thread's own default stream for this function.
+pub(super) const fn is_per_thread(export: &str) -> bool {
+    let name = export.as_bytes();
+    let n = name.len();
+    n > 5 && name[n - 5] == b'_' && name[n - 4] == b'p' && name[n - 3] == b't'
 }
 
 #[inline(always)]

@@ -188,6 +188,13 @@ fn the_stream_is_the_argument_that_it_is_in_nvidia_s_headers() {
     );
 }
 
+#[test]
+fn the_kind_of_default_stream_is_in_the_name() {
+    use submissions::is_per_thread;
+    assert!(is_per_thread("cuLaunchKernel_ptsz") && is_per_thread("cuMemcpy_ptds"));
+    assert!(!is_per_thread("cuLaunchKernel") && !is_per_thread("cuMemcpyHtoD_v2"));
+}
+
 /// Compares the structures declared here with NVIDIA's headers, by way of their bindings: size, alignment and
 /// offsets of the fields.
 macro_rules! same_layout {

@@ -49,6 +49,7 @@ static ENTRIES: &[Entry] = entries! {
     "cuLaunchKernel" 4000 false cuLaunchKernel;
     "cuLaunchKernelEx" 11060 false cuLaunchKernelEx;
     "cuMemAlloc" 3020 false cuMemAlloc_v2;
+    "cuMemFree" 99000 false cuMemFree_v9;
     "cuMemFree" 3020 false cuMemFree_v2;
     "cuMemGetAddressRange" 3020 false cuMemGetAddressRange_v2;
     "cuMemGetInfo" 3020 false cuMemGetInfo_v2;

@@ -179,6 +179,9 @@ api! {
 
     fn cuMemFree_v2(address: u64) { free(address) }
 
+    // A version that programs can look up and the interposer does not know.
+    fn cuMemFree_v9(address: u64) { free(address) }
+
     fn cuMemFreeAsync(address: u64, _stream: usize) { free(address) }
 
     fn cuArrayCreate_v2(array: *mut u64, description: *const [usize; 2]) {
