@@ -408,6 +408,16 @@ impl Driver {
         Ok([base, start, bytes])
     }
 
+    /// The context in which the memory at this address was allocated.
+    ///
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn context_of(&self, address: u64) -> Answer<usize> {
+        let mut context = 0;
+        call!(self, "cuPointerGetAttribute", &raw mut context => *mut usize, 1 => c_int, address => u64)?;
+        Ok(context)
+    }
+
     /// # Errors
     /// The error code that the driver returns.
     pub fn share(&self, address: u64) -> Answer {

@@ -302,8 +302,7 @@ impl Process {
         self.cap_bytes.load(Relaxed)
     }
 
-    /// Allocates in the order of a stream, and immediately reuses memory that was freed in that order.
-    /// Allocates from a movable pool.
+    /// Allocates from a movable pool in the order of a stream. Memory that was freed in that order is reused at once.
     fn allocate_in_order(&self, bytes: u64, pool: usize, stream: Stream) -> Result<u64, Code> {
         let reused = StreamOrder::of(stream).and_then(|order| self.memory().reuse(bytes, order));
         let address = reused.map_or_else(|| self.allocate(bytes), Ok)?;

@@ -93,6 +93,7 @@ fn wrappers() -> impl Iterator<Item = &'static Wrapper> {
         word_calls::ASKED,
         word_calls::GRAPH_MEMORY,
         word_calls::MADE,
+        word_calls::INSTANTIATED,
         monitoring_calls::WRAPPERS,
     ];
     tables.into_iter().flatten()

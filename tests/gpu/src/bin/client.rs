@@ -244,6 +244,10 @@ impl Client {
                 .map(|(free, total)| format!("{free} {total}")),
             ["card-bytes"] => driver.total_bytes().map(|bytes| bytes.to_string()),
             ["range", name] => self.range(name),
+            ["is-of-context", name] => {
+                let context = driver.context_of(self.buffer(name)?.address)?;
+                Ok((context == driver.context()?).to_string())
+            }
             ["share", name] => nothing(self.driver.share(self.buffer(name)?.address)),
             ["begin-capture"] => nothing(self.driver.begin_capture(self.stream)),
             ["begin-own-capture"] => nothing(driver.begin_own_capture()),

@@ -50,7 +50,7 @@ impl Driver {
         let (mut context, address) = (0, self.export(call));
         let none = null_mut::<c_void>();
         match call {
-            "cuCtxCreate_v2" => {
+            "cuCtxCreate" | "cuCtxCreate_v2" => {
                 call_at!(address, &raw mut context => *mut usize, 0 => u32, 0 => c_int)?;
             }
             "cuCtxCreate_v3" => call_at!(

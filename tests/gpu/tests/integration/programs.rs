@@ -14,6 +14,7 @@ fn a_program_computes_as_without_it() {
         client.does(&format!("add {name} 5"));
         assert_eq!(client.does(&format!("check {name}")), "right");
         assert_eq!(client.does(&format!("range {name}")), "true");
+        assert_eq!(client.does(&format!("is-of-context {name}")), "true");
     }
     client.does("free small");
     assert_eq!(client.does("check other"), "right");

@@ -26,6 +26,11 @@ wrap! {
         meeting(context, making(driver))
     }
 
+    fn cuCtxCreate(context: *mut usize, flags: u32, device: c_int) |driver| {
+        let _ = (flags, device);
+        meeting(context, making(driver))
+    }
+
     fn cuCtxCreate_v2(context: *mut usize, flags: u32, device: c_int) |driver| {
         let _ = (flags, device);
         meeting(context, making(driver))

@@ -328,16 +328,24 @@ pub(super) fn find(address: u64) -> Option<super::super::heap::Range> {
     is_in_use().then(|| PROCESS.memory().find(address))?
 }
 
-/// Narrows what the driver answers about a whole region to the one allocation.
+/// Narrows what the driver answers about a whole region to the one allocation. An allocation also has a context, and
+/// for the driver mapped memory has none.
 fn correct(value: *mut c_void, attribute: c_int, address: u64) {
+    const CONTEXT: c_int = 1;
     const RANGE_START: c_int = 11;
     const RANGE_BYTES: c_int = 12;
     let Some(range) = find(address).filter(|_| !value.is_null()) else {
         return;
     };
+    let context = || PROCESS.memory().context_of(range.address);
     // SAFETY: the driver has just written a number of this width there.
     unsafe {
         match attribute {
+            CONTEXT => {
+                if let Some(context) = context() {
+                    *value.cast::<usize>() = context.0;
+                }
+            }
             RANGE_START => *value.cast::<u64>() = range.address,
             RANGE_BYTES => *value.cast::<usize>() = range.bytes as usize,
             _ => {}

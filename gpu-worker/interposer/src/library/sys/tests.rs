@@ -31,7 +31,10 @@ fn decision(name: &str) -> Option<&'static str> {
                 word_calls::GRAPH_MEMORY,
             ],
         ),
-        ("waits for the memory", &[word_calls::ASKED]),
+        (
+            "waits for the memory",
+            &[word_calls::ASKED, word_calls::INSTANTIATED],
+        ),
         ("waits if it measures time", &[event_calls::WRAPPERS]),
         (
             "others make room",

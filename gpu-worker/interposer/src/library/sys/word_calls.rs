@@ -62,6 +62,14 @@ words! { GRAPH_MEMORY: |driver| {
 
 // These take memory that is in no ledger: others make room if the driver has none.
 words! { MADE: making =>
-    cuCtxSetLimit cuGraphInstantiate cuGraphInstantiateWithFlags cuGraphInstantiate_v2 cuGreenCtxCreate
-    cuGreenCtxStreamCreate cuStreamCreate cuStreamCreateWithPriority
+    cuCtxSetLimit cuGreenCtxCreate cuGreenCtxStreamCreate cuStreamCreate cuStreamCreateWithPriority
+}
+
+// These take memory as well, and may put the graph on the GPU, so they also wait for the lease.
+words! { INSTANTIATED: instantiating =>
+    cuGraphInstantiate cuGraphInstantiateWithFlags cuGraphInstantiate_v2
+}
+
+fn instantiating(driver: impl Fn() -> Code) -> Code {
+    making(|| PROCESS.ask(&driver))
 }

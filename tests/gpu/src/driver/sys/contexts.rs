@@ -190,6 +190,8 @@ api! {
         put(context, number)
     }
 
+    fn cuCtxCreate(context: *mut usize, flags: u32, device: c_int) { cuCtxCreate_v2(context, flags, device) }
+
     fn cuCtxCreate_v3(
         context: *mut usize, _parameters: *mut c_void, _count: c_int, flags: u32, device: c_int,
     ) {

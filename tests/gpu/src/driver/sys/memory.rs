@@ -215,6 +215,8 @@ api! {
     fn cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: u64) {
         let Some((start, bytes, place)) = find(address) else { return INVALID_VALUE };
         match attribute {
+            // The context. Mapped memory belongs to none.
+            1 => put(value.cast::<usize>(), 0),
             // The memory type: host or device.
             2 => put(value.cast::<c_uint>(), if place == Place::Host { 1 } else { 2 }),
             3 => put(value.cast::<u64>(), address),
