@@ -9,8 +9,12 @@ use std::time::Duration;
 
 /// Records a requested allocation, or refuses it if it could never succeed. That is the case if it is
 /// larger than the GPU's memory without what always stays there. If not all memory fits on the GPU
-/// together, it is also the case if the host has too little room for every session to return.
+/// together, it is also the case if the host has too little room for every session to return. A request for
+/// nothing is granted at once.
 pub(crate) fn ask_to_grow(state: &mut State, id: SessionId, bytes: u64, actions: &mut Vec<Action>) {
+    if bytes == 0 {
+        return actions.push(Action::Grow { session: id, bytes });
+    }
     let fixed = state.fixed_bytes();
     let usable = state.settings.memory.usable_bytes;
     let Some(session) = state.sessions.get(&id) else {

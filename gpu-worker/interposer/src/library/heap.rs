@@ -84,7 +84,7 @@ impl<Owner: Copy + PartialEq> Heap<Owner> {
     /// The size of the region to create for an allocation for which no region has room.
     pub(super) fn region_for(&self, bytes: u64, owner: Owner) -> u64 {
         if bytes >= LARGE_BYTES {
-            return bytes.next_multiple_of(GRANULE_BYTES);
+            return in_granules(bytes);
         }
         let shared = self.shared.iter().filter(|(_, its)| **its == owner);
         let shared = shared.filter_map(|(address, _)| self.regions.get(address));
@@ -95,7 +95,7 @@ impl<Owner: Copy + PartialEq> Heap<Owner> {
     /// How much room an allocation takes. Allocations with the same room can replace each other.
     pub(super) fn room_for(&self, bytes: u64) -> u64 {
         match bytes >= LARGE_BYTES {
-            true => bytes.next_multiple_of(GRANULE_BYTES),
+            true => in_granules(bytes),
             false => in_units(bytes),
         }
     }
@@ -215,6 +215,12 @@ impl Region {
         }
         self.holes.insert(address, bytes);
     }
+}
+
+/// More than any GPU has if `bytes` cannot be rounded up.
+fn in_granules(bytes: u64) -> u64 {
+    let granules = bytes.checked_next_multiple_of(GRANULE_BYTES);
+    granules.unwrap_or(u64::MAX)
 }
 
 fn in_units(bytes: u64) -> u64 {

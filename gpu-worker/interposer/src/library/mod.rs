@@ -350,7 +350,7 @@ impl Process {
             return Ok(Some(address));
         }
         let region_bytes = memory.region_for(bytes, place.0);
-        let after = memory.bytes() + memory.fixed_bytes() + region_bytes;
+        let after = (memory.bytes() + memory.fixed_bytes()).saturating_add(region_bytes);
         drop(memory);
         if after > self.cap_bytes.load(Relaxed) {
             return Err(OUT_OF_MEMORY);

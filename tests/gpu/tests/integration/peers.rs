@@ -264,6 +264,13 @@ fn who_ends_at_any_step_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_request_for_nothing_is_answered_at_once() {
+    let mut world = World::new(64 * MIB);
+    let token = world.admit(None);
+    Peer::of(&world, token).grow(0);
+}
+
+#[test]
 fn a_session_that_is_over_is_cut_off() {
     let mut world = World::new(64 * MIB);
     let token = world.admit(None);

@@ -219,6 +219,19 @@ fn an_error_of_the_driver_is_the_allocation_s_and_memory_that_comes_late_is_wait
 }
 
 #[test]
+fn an_allocation_of_nothing_or_of_too_much_fails_at_once() {
+    let mut world = World::new(64 * MIB);
+    let mut client = world.client();
+    assert_eq!(client.says("allocate-managed a 0"), "error 1");
+    for bytes in [u64::MAX, u64::MAX - 2 * MIB + 2, 1 << 63] {
+        for call in ["allocate", "allocate-in-order", "allocate-managed"] {
+            assert_eq!(client.says(&format!("{call} a {bytes}")), "error 2");
+        }
+    }
+    client.does(&format!("allocate a {}", 2 * MIB));
+}
+
+#[test]
 fn a_fatal_error_is_told_to_the_worker() {
     let mut world = World::new(64 * MIB);
     let mut client = world.client();

@@ -277,6 +277,7 @@ pub(super) unsafe fn give(address: *mut u64, allocated: Result<u64, Code>) -> Co
 }
 
 /// Memory of the calling thread's context. `driver` writes to `key` the handle with which the memory is freed.
+/// The driver itself refuses to allocate nothing.
 pub(super) fn fixed(key: *const u64, bytes: u64, driver: impl Fn() -> Code) -> Code {
     let context = driver::current_context().map(|context| PROCESS.contexts.owner(context));
     fixed_with(key, bytes, context, driver)
@@ -288,7 +289,7 @@ pub(super) fn fixed_with(
     context: Option<Context>,
     driver: impl Fn() -> Code,
 ) -> Code {
-    if !is_in_use() || key.is_null() {
+    if !is_in_use() || key.is_null() || bytes == 0 {
         return driver();
     }
     PROCESS.make_fixed(bytes, context, || match driver() {
