@@ -62,6 +62,8 @@ pub(super) struct Arrival {
     pub(super) number: u64,
     pub(super) hello: Hello,
     pub(super) process: Pid,
+    /// The same process in its session's namespace.
+    pub(super) inner_process: Pid,
     pub(super) outgoing: mpsc::Sender<ToSession>,
 }
 

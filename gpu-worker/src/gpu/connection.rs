@@ -130,6 +130,7 @@ impl Connection {
             number: self.number,
             hello,
             process,
+            inner_process: processes::innermost_number(process).unwrap_or(process),
             outgoing,
         };
         let _ = self.inputs.send(Input::Arrived(arrival)).await;

@@ -1,6 +1,6 @@
 //! The sessions that share a GPU: their processes, what these have and how much they use the GPU.
 //!
-//! **Invariant:** it sends messages to processes, and never asks the arbiter.
+//! **Invariant:** it sends messages to processes, reads no files, and never asks the arbiter.
 
 use super::{Arrival, Unheard};
 use crate::gpu::{Admission, Lone, Token, Usage};
@@ -12,7 +12,7 @@ use nix::{
 };
 use std::{
     collections::{BTreeMap, HashMap},
-    fs, iter,
+    iter,
     time::Duration,
 };
 use tokio::{
@@ -45,6 +45,7 @@ struct Session {
 struct Process {
     token: Token,
     process: Pid,
+    inner_process: Pid,
     /// `None` once the connection is being closed.
     outgoing: Option<mpsc::Sender<ToSession>>,
     bytes: u64,
@@ -187,6 +188,7 @@ impl Sessions {
             Process {
                 token: arrival.hello.token,
                 process: arrival.process,
+                inner_process: arrival.inner_process,
                 outgoing: Some(arrival.outgoing),
                 bytes: 0,
                 fixed_bytes: 0,
@@ -359,7 +361,7 @@ impl Sessions {
             processes: of_it().count() as u32,
         };
         let process = |one: &Process| ToSession::ProcessHas {
-            process: number_within(one.process),
+            process: one.inner_process.as_raw().cast_unsigned(),
             bytes: one.total_bytes(),
         };
         iter::once(has).chain(of_it().map(process)).collect()
@@ -432,12 +434,4 @@ fn why(reason: EndReason) -> &'static str {
             "the host has no room for the memory that would have to leave the GPU"
         }
     }
-}
-
-/// The process id in the innermost namespace of the process, which is its session's.
-fn number_within(process: Pid) -> u32 {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    let innermost = numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok());
-    innermost.unwrap_or(process.as_raw().cast_unsigned())
 }
