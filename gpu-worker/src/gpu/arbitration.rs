@@ -68,7 +68,7 @@ pub(super) struct Arrival {
 }
 
 pub(super) struct Arbitration {
-    /// Created when a session first reports how large the GPU is.
+    /// Created when the first session connects, because it may have to report how large the GPU is.
     arbiter: Option<Arbiter>,
     settings: Option<MakeSettings>,
     /// The GPU in the driver's monitoring, if that is available.
@@ -330,15 +330,14 @@ impl Arbitration {
     }
 
     fn set_fixed(&mut self, number: u64, bytes: u64) {
-        let bytes = bytes.min(self.sessions.usable_bytes);
-        let Some((token, before)) = self.sessions.set_fixed(number, bytes) else {
+        let Some(change) = self.sessions.set_fixed(number, bytes) else {
             return;
         };
-        if before > 0 {
+        if change.before_bytes > 0 {
             self.handle(Event::Left(FIXED | number));
         }
-        if bytes > 0 {
-            self.join(FIXED | number, token, bytes);
+        if change.bytes > 0 {
+            self.join(FIXED | number, change.token, change.bytes);
         }
     }
 

@@ -49,6 +49,8 @@ pub(crate) struct SharedGpu {
     monitored: Option<Monitored>,
     /// How much a session may allocate.
     limit_bytes: Option<u64>,
+    /// The GPU's memory, if the driver's monitoring or the trial reports it.
+    memory_bytes: Arc<OnceLock<u64>>,
     /// Set if the driver can take a session off the GPU.
     sleeper: OnceLock<Sleeper>,
     cells: AtomicUsize,
@@ -65,6 +67,8 @@ pub(crate) enum OpenError {
 }
 
 impl SharedGpu {
+    /// `settings` computes the arbiter's settings from the GPU's memory in bytes, which the first session reports if
+    /// nothing else does.
     pub(super) fn open(
         runtime_folder: &Path,
         limit_bytes: Option<u64>,
@@ -74,12 +78,17 @@ impl SharedGpu {
     ) -> Result<Arc<Self>, OpenError> {
         let folder = PrivateFolder::create_in(runtime_folder, "gpu")?;
         let device = monitored.as_ref().map(|gpu| gpu.name().to_owned());
+        let reported = monitored.as_ref().and_then(Monitored::memory_bytes);
+        let memory_bytes = Arc::new(reported.map_or_else(OnceLock::new, OnceLock::from));
+        let known = memory_bytes.clone();
+        let settings = move |said| settings(known.get().copied().unwrap_or(said));
         Ok(Arc::new(Self {
             device: device.or_else(|| name.clone()),
             gpu: Gpu::start(settings, monitored.clone()),
             monitored,
             name,
             limit_bytes,
+            memory_bytes,
             sleeper: OnceLock::new(),
             cells: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
@@ -94,6 +103,14 @@ impl SharedGpu {
 
     pub(super) fn name(&self) -> Option<&str> {
         self.name.as_deref()
+    }
+
+    /// Called before the first session with the GPU's memory, if a trial has reported it. The driver's monitoring
+    /// takes precedence.
+    pub(super) fn set_memory(&self, bytes: Option<u64>) {
+        if let Some(bytes) = bytes {
+            self.memory_bytes.get_or_init(|| bytes);
+        }
     }
 
     /// Called once with the [`Sleeper`] that can take sessions off the GPU, if the driver supports that.

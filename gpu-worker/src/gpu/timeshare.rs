@@ -29,8 +29,8 @@ pub(crate) struct Timeshare {
 
 impl Timeshare {
     /// Returns `None` if programs would find no driver, cannot load the interposer, or compute wrong results
-    /// when they time-share. If `reading` does not contain a GPU's memory, its first session reports it.
-    /// `baton` is the program that tests time-sharing; `None` skips the test.
+    /// when they time-share. If `reading` does not contain a GPU's memory, the test reports it. `baton` is the
+    /// program that tests time-sharing; `None` skips the test, so that the first session reports the memory.
     pub(crate) async fn open(
         runtime_folder: &Path,
         limits: Limits,
@@ -118,8 +118,7 @@ fn open_each(
 ) -> Result<Vec<Arc<SharedGpu>>, OpenError> {
     let share = HOST_SHARE * seen.len().max(1) as u64;
     let open = |name, monitored: Option<Monitored>| {
-        let gpu_bytes = monitored.as_ref().and_then(Monitored::memory_bytes);
-        let settings = move |said| settings(gpu_bytes.unwrap_or(said), share);
+        let settings = move |memory_bytes| settings(memory_bytes, share);
         let gpu_limit = limits.gpu_bytes;
         let gpu = SharedGpu::open(runtime_folder, gpu_limit, settings, name, monitored)?;
         gpu.follow_host(move |processes| look_at_host(processes, share, limits.memory_bytes));
@@ -152,12 +151,13 @@ async fn try_out(
     let trials = gpus
         .iter()
         .map(|gpu| trial::run(baton, runtime_folder, gpu.name()));
-    let found = join_all(trials).await;
+    let tried = join_all(trials).await;
     let mut right = Vec::new();
-    for (gpu, found) in gpus.into_iter().zip(found) {
-        match found {
-            Ok(sleeper) => {
-                gpu.set_sleeper(sleeper);
+    for (gpu, tried) in gpus.into_iter().zip(tried) {
+        match tried {
+            Ok(found) => {
+                gpu.set_memory(found.memory_bytes);
+                gpu.set_sleeper(found.sleeper);
                 right.push(gpu);
             }
             Err(error) => tracing::warn!(

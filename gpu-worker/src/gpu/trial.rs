@@ -15,7 +15,12 @@ use super::{
 };
 use baton_scheduling::arbiter::{Memory, Settings, UserId};
 use nix::unistd::Pid;
-use std::{io, path::Path, sync::Arc, time::Duration};
+use std::{
+    io,
+    path::Path,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 use tokio::{process::Command, time::timeout};
 
 pub use self::program::run as run_program;
@@ -46,13 +51,20 @@ pub(super) enum TrialError {
     Endless,
 }
 
-/// Starts `baton` with `COMMAND`, on the GPU called `name` (`None`: the only one). Returns a [`Sleeper`] if the
-/// driver can take contexts off the GPU.
+/// What a trial found out about a GPU.
+pub(super) struct Found {
+    /// If the driver can take contexts off the GPU.
+    pub(super) sleeper: Option<Sleeper>,
+    /// The GPU's memory, as the programs report it.
+    pub(super) memory_bytes: Option<u64>,
+}
+
+/// Starts `baton` with `COMMAND`, on the GPU called `name` (`None`: the only one).
 pub(super) async fn run(
     baton: &Path,
     runtime_folder: &Path,
     name: Option<&str>,
-) -> Result<Option<Sleeper>, TrialError> {
+) -> Result<Found, TrialError> {
     let trial = take_turns(baton, runtime_folder, name.map(str::to_owned));
     timeout(PATIENCE, trial)
         .await
@@ -63,9 +75,12 @@ async fn take_turns(
     baton: &Path,
     runtime_folder: &Path,
     name: Option<String>,
-) -> Result<Option<Sleeper>, TrialError> {
+) -> Result<Found, TrialError> {
     let each = MEMORY_BYTES as u64;
-    let settings = move |_| {
+    let memory = Arc::<OnceLock<u64>>::default();
+    let known = memory.clone();
+    let settings = move |memory_bytes| {
+        let _ = known.set(memory_bytes);
         Settings::new(Memory {
             usable_bytes: each + each / 2,
             reserve_bytes: 0,
@@ -88,15 +103,16 @@ async fn take_turns(
         }
     }
     let sleeper = Sleeper::new(baton);
-    match sleep(&sleeper, &mut programs[0]).await {
-        Ok(()) => Ok(Some(sleeper)),
-        Err(error) => {
-            tracing::info!(
-                "CUDA contexts stay on this machine's GPU while their sessions live: {error}"
-            );
-            Ok(None)
-        }
+    let slept = sleep(&sleeper, &mut programs[0]).await;
+    if let Err(error) = &slept {
+        tracing::info!(
+            "CUDA contexts stay on this machine's GPU while their sessions live: {error}"
+        );
     }
+    Ok(Found {
+        sleeper: slept.is_ok().then_some(sleeper),
+        memory_bytes: memory.get().copied(),
+    })
 }
 
 /// The program's memory is on the host; its context leaves the GPU and returns.
@@ -159,10 +175,8 @@ mod tests {
             .tempdir_in("/tmp")
             .unwrap();
         let baton = script(folder.path(), text);
-        run(&baton, folder.path(), None)
-            .await
-            .unwrap_err()
-            .to_string()
+        let found = run(&baton, folder.path(), None).await;
+        found.err().unwrap().to_string()
     }
 
     #[tokio::test]

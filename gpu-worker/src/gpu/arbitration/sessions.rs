@@ -23,6 +23,10 @@ use tokio::{
 /// How many processes of a session may use the GPU at once. Each has a connection to the worker.
 const PROCESSES: usize = 64;
 
+/// A session may have this part of the GPU beyond its cap, for memory that the cap does not bound: loaded code,
+/// contexts and graphs.
+const UNCAPPED_PART: u64 = 8;
+
 #[derive(Default)]
 pub(super) struct Sessions {
     sessions: HashMap<Token, Session>,
@@ -56,6 +60,14 @@ struct Process {
     unheard: Option<Unheard>,
     waits_since: Option<Instant>,
     holds_since: Option<Instant>,
+}
+
+/// A change of the memory of a process that cannot leave the GPU.
+pub(super) struct FixedChange {
+    /// The session.
+    pub(super) token: Token,
+    pub(super) before_bytes: u64,
+    pub(super) bytes: u64,
 }
 
 impl Process {
@@ -156,6 +168,16 @@ impl Sessions {
         let caps = session.map(|session| [session.admission.cap_bytes, session.limit_bytes]);
         let least = caps.into_iter().flatten().flatten().min();
         least.map_or(self.usable_bytes, |cap| cap.min(self.usable_bytes))
+    }
+
+    /// The most that the session may have or report, whatever it is for. Not bound by the current limit, because the
+    /// session keeps what it had before.
+    fn most_bytes(&self, token: Token) -> u64 {
+        let session = self.sessions.get(&token);
+        let cap_bytes = session.and_then(|session| session.admission.cap_bytes);
+        let beyond = self.usable_bytes / UNCAPPED_PART;
+        let most = cap_bytes.map_or(u64::MAX, |cap| cap.saturating_add(beyond));
+        most.min(self.usable_bytes)
     }
 
     fn allocated_bytes(&self, token: Token) -> u64 {
@@ -323,14 +345,20 @@ impl Sessions {
         }
     }
 
-    /// Sets how much memory of the process cannot leave the GPU. If that changes it, returns its session and how
-    /// much it was before.
-    pub(super) fn set_fixed(&mut self, number: u64, bytes: u64) -> Option<(Token, u64)> {
-        let process = self.processes.get_mut(&number)?;
-        let token = process.token;
-        let before = std::mem::replace(&mut process.fixed_bytes, bytes);
+    /// Sets how much memory of the process cannot leave the GPU, within what its session may have. If that changes
+    /// it, returns what has changed.
+    pub(super) fn set_fixed(&mut self, number: u64, bytes: u64) -> Option<FixedChange> {
+        let process = self.processes.get(&number)?;
+        let (token, before_bytes) = (process.token, process.fixed_bytes);
+        let others = self.allocated_bytes(token) - before_bytes;
+        let bytes = bytes.min(self.most_bytes(token).saturating_sub(others));
+        self.processes.get_mut(&number)?.fixed_bytes = bytes;
         self.note_peak(number);
-        (before != bytes).then_some((token, before))
+        (before_bytes != bytes).then_some(FixedChange {
+            token,
+            before_bytes,
+            bytes,
+        })
     }
 
     // ---- usage

@@ -271,6 +271,19 @@ fn a_request_for_nothing_is_answered_at_once() {
 }
 
 #[test]
+fn a_session_cannot_report_more_fixed_memory_than_its_limit_allows() {
+    let mut world = World::new(64 * MIB);
+    let token = world.admit(Some(8 * MIB));
+    let mut peer = Peer::of(&world, token);
+    let bytes = u64::MAX;
+    peer.send(FromSession::Fixed { bytes });
+    peer.grow(0);
+    // An eighth of the GPU is for memory that the limit does not bound.
+    assert_eq!(world.usage(token).peak_bytes, 16 * MIB);
+    world.client().does(&format!("allocate a {}", 48 * MIB));
+}
+
+#[test]
 fn a_session_that_is_over_is_cut_off() {
     let mut world = World::new(64 * MIB);
     let token = world.admit(None);
