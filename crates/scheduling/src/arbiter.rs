@@ -86,11 +86,19 @@ pub enum Event {
     SwappedIn(SessionId),
     /// The swap-in failed; the memory is still on the host.
     NotSwappedIn(SessionId),
-    /// A granted allocation or a swap-in found no room. The driver has only `free_bytes` left, because contexts
-    /// and other programs take memory too.
-    Full {
+    /// The swap-in of `bytes` failed because the driver has only `free_bytes` left: contexts and other programs
+    /// take memory too. The memory is still on the host.
+    NoRoom {
         session: SessionId,
-        needed_bytes: u64,
+        bytes: u64,
+        free_bytes: u64,
+    },
+    /// The same for a granted allocation, which is given back with this event. Of its bytes, `swapped_out_bytes`
+    /// counted as on the host.
+    NotGrown {
+        session: SessionId,
+        bytes: u64,
+        swapped_out_bytes: u64,
         free_bytes: u64,
     },
     /// The session can free memory that its libraries hold without using it.

@@ -16,7 +16,7 @@ pub type Frame = [u8; FRAME_BYTES];
 /// A lease's number; see the arbiter.
 pub type Epoch = u64;
 
-const MARK: u32 = u32::from_le_bytes(*b"BtG6");
+const MARK: u32 = u32::from_le_bytes(*b"BtG7");
 const WORDS: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +51,11 @@ pub enum FromSession {
     Grew {
         bytes: u64,
     },
+    /// The driver has no room for something that is in no ledger, such as loaded code. The answer is that to
+    /// [`FromSession::Grew`], and so is what follows.
+    NeedsRoom {
+        bytes: u64,
+    },
     /// The process freed memory. Of these bytes, `away_bytes` were on the host.
     Shrank {
         bytes: u64,
@@ -81,9 +86,11 @@ pub enum FromSession {
         bytes: u64,
         free_bytes: u64,
     },
-    /// A granted allocation failed, because the driver has only `free_bytes` left.
+    /// What [`FromSession::Grew`] or [`FromSession::NeedsRoom`] asked for was granted and could not be made, because
+    /// the driver has only `free_bytes` left. Of the granted bytes, `away_bytes` counted as on the host.
     NotGrown {
         bytes: u64,
+        away_bytes: u64,
         free_bytes: u64,
     },
     /// From now on, the driver answers every call with this error until the process ends.
@@ -192,11 +199,16 @@ impl FromSession {
             Self::Fault { code } => frame(9, &[u64::from(code)]),
             Self::Capped { cap_bytes } => frame(10, &[cap_bytes]),
             Self::NoRoom { bytes, free_bytes } => frame(11, &[bytes, free_bytes]),
-            Self::NotGrown { bytes, free_bytes } => frame(12, &[bytes, free_bytes]),
+            Self::NotGrown {
+                bytes,
+                away_bytes,
+                free_bytes,
+            } => frame(12, &[bytes, away_bytes, free_bytes]),
             Self::Left { bytes } => frame(13, &[bytes]),
             Self::CanTrim => frame(14, &[]),
             Self::Trimmed => frame(15, &[]),
             Self::Pinned { bytes } => frame(17, &[bytes]),
+            Self::NeedsRoom { bytes } => frame(18, &[bytes]),
         }
     }
 
@@ -244,7 +256,8 @@ impl FromSession {
             },
             12 => Self::NotGrown {
                 bytes: words[0],
-                free_bytes: words[1],
+                away_bytes: words[1],
+                free_bytes: words[2],
             },
             13 => Self::Left { bytes: words[0] },
             14 => Self::CanTrim,
@@ -253,6 +266,7 @@ impl FromSession {
                 token: wide(words[0], words[1]),
             },
             17 => Self::Pinned { bytes: words[0] },
+            18 => Self::NeedsRoom { bytes: words[0] },
             _ => return Err(NotAFrame),
         })
     }
@@ -391,8 +405,10 @@ mod tests {
             },
             FromSession::NotGrown {
                 bytes: 16,
+                away_bytes: 21,
                 free_bytes: 17,
             },
+            FromSession::NeedsRoom { bytes: 22 },
         ] {
             assert_eq!(FromSession::decode(&message.encode()), Ok(message));
         }

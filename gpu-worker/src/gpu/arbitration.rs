@@ -180,7 +180,13 @@ impl Arbitration {
         self.rejoin(session, token, 0);
         self.handle(Event::CellStarted(session));
         if room.before_bytes > 0 {
-            self.on_full(session, room.before_bytes, 0);
+            let free_bytes = self.free_bytes(0);
+            self.handle(Event::NotGrown {
+                session,
+                bytes: room.before_bytes,
+                swapped_out_bytes: 0,
+                free_bytes,
+            });
         }
         self.handle(Event::Grew { session, bytes });
     }
@@ -262,6 +268,11 @@ impl Arbitration {
                     self.handle(Event::Grew { session, bytes });
                 }
             }
+            FromSession::NeedsRoom { bytes } => {
+                if self.sessions.may_have_room(number, bytes) {
+                    self.handle(Event::Grew { session, bytes });
+                }
+            }
             FromSession::Shrank { bytes, away_bytes } => {
                 self.sessions.shrink(number, bytes);
                 self.handle(Event::Shrank {
@@ -297,10 +308,29 @@ impl Arbitration {
             FromSession::CanTrim => self.handle(Event::CanTrim(number)),
             FromSession::Trimmed => self.handle(Event::Trimmed(number)),
             FromSession::NotSwappedIn => self.handle(Event::NotSwappedIn(number)),
-            FromSession::NoRoom { bytes, free_bytes } => self.on_full(number, bytes, free_bytes),
-            FromSession::NotGrown { bytes, free_bytes } => {
+            FromSession::NoRoom { bytes, free_bytes } => {
+                let bytes = bytes.min(self.sessions.usable_bytes);
+                let free_bytes = self.free_bytes(free_bytes);
+                self.handle(Event::NoRoom {
+                    session,
+                    bytes,
+                    free_bytes,
+                });
+            }
+            FromSession::NotGrown {
+                bytes,
+                away_bytes,
+                free_bytes,
+            } => {
                 self.sessions.shrink(number, bytes);
-                self.on_full(number, bytes, free_bytes);
+                let bytes = bytes.min(self.sessions.usable_bytes);
+                let free_bytes = self.free_bytes(free_bytes);
+                self.handle(Event::NotGrown {
+                    session,
+                    bytes,
+                    swapped_out_bytes: away_bytes,
+                    free_bytes,
+                });
             }
             FromSession::Fault { code } => {
                 (self.sessions).note(number, |usage| usage.fault = Some(code));
@@ -309,16 +339,11 @@ impl Arbitration {
         }
     }
 
-    /// Uses the driver's monitoring if it reports more free memory than the session does.
-    fn on_full(&mut self, session: u64, needed_bytes: u64, free_bytes: u64) {
+    /// How much free memory the driver has, as a session or the driver's monitoring reports, whichever is more.
+    fn free_bytes(&self, reported_bytes: u64) -> u64 {
         let monitored = self.monitored.as_ref().and_then(Monitored::free_bytes);
-        let free_bytes = free_bytes.max(monitored.unwrap_or(0));
-        let usable_bytes = self.sessions.usable_bytes;
-        self.handle(Event::Full {
-            session,
-            needed_bytes: needed_bytes.min(usable_bytes),
-            free_bytes: free_bytes.min(usable_bytes),
-        });
+        let free_bytes = reported_bytes.max(monitored.unwrap_or(0));
+        free_bytes.min(self.sessions.usable_bytes)
     }
 
     fn on_end(&mut self, number: u64) {

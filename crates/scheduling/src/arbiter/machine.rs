@@ -118,11 +118,7 @@ impl Arbiter {
                 session: id,
                 bytes,
                 swapped_out_bytes,
-            } => {
-                state
-                    .sessions
-                    .change(id, |one| one.shrink(bytes, swapped_out_bytes));
-            }
+            } => state.shrink(id, bytes, swapped_out_bytes),
             Event::PartLeft { session: id, bytes } => {
                 state.sessions.change(id, |one| one.leave_in_part(bytes));
             }
@@ -140,11 +136,20 @@ impl Arbiter {
                 let retry_at = now + state.settings.retry;
                 state.sessions.change(id, |one| one.stay_away(retry_at));
             }
-            Event::Full {
+            Event::NoRoom {
                 session,
-                needed_bytes,
+                bytes,
                 free_bytes,
-            } => release::find_full(state, session, needed_bytes, free_bytes, actions),
+            } => release::no_room(state, session, bytes, free_bytes, actions),
+            Event::NotGrown {
+                session: id,
+                bytes,
+                swapped_out_bytes,
+                free_bytes,
+            } => {
+                state.shrink(id, bytes, swapped_out_bytes);
+                release::find_full(state, id, bytes, free_bytes, actions);
+            }
             Event::CanTrim(id) => {
                 state.sessions.change(id, |one| one.trim = Trim::Can);
             }

@@ -8,6 +8,21 @@ use crate::arbiter::{
 };
 use std::time::Duration;
 
+/// The driver had no room for the session to return.
+pub(crate) fn no_room(
+    state: &mut State,
+    id: SessionId,
+    bytes: u64,
+    free_bytes: u64,
+    actions: &mut Vec<Action>,
+) {
+    if state.sessions.get(&id).is_some_and(Session::is_coming) {
+        let retry_at = state.now + state.settings.retry;
+        state.sessions.change(id, |one| one.stay_away(retry_at));
+        find_full(state, id, bytes, free_bytes, actions);
+    }
+}
+
 /// The driver had no room for memory that fits according to the ledger.
 pub(crate) fn find_full(
     state: &mut State,
@@ -16,16 +31,9 @@ pub(crate) fn find_full(
     free_bytes: u64,
     actions: &mut Vec<Action>,
 ) {
-    let retry_at = state.now + state.settings.retry;
-    let own = state.sessions.change(id, |session| {
-        if session.is_coming() {
-            session.stay_away(retry_at);
-            return session.bytes_there();
-        }
-        session.shrink(needed_bytes, 0);
-        session.bytes
-    });
-    let Some(own) = own else { return };
+    let Some(own) = state.sessions.get(&id).map(Session::bytes_there) else {
+        return;
+    };
     // Whatever the driver reports, less than needed was free.
     let free = free_bytes.min(needed_bytes.saturating_sub(1));
     let there = state.bytes_on_gpu() + free;

@@ -50,6 +50,11 @@ impl State {
         self.sessions.remove(id);
     }
 
+    pub(crate) fn shrink(&mut self, id: SessionId, bytes: u64, swapped_out_bytes: u64) {
+        self.sessions
+            .change(id, |one| one.shrink(bytes, swapped_out_bytes));
+    }
+
     /// Charges the sessions that computed for the time since the last event.
     pub(crate) fn charge_until(&mut self, now: Duration) {
         let elapsed = now.saturating_sub(self.now);

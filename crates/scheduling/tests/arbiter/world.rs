@@ -202,13 +202,15 @@ impl World {
                     self.handle(Event::Grew { session: id, bytes });
                 }
             }
-            Happening::FindsFull(session, needed_bytes, free_bytes) => {
+            Happening::FindsFull(session, bytes, free_bytes) => {
                 let one = self.sessions.get_mut(&session).expect("it is known");
                 one.not_found = 0;
                 if !one.gone {
-                    self.handle(Event::Full {
+                    let swapped_out_bytes = if one.is_resident { 0 } else { bytes };
+                    self.handle(Event::NotGrown {
                         session,
-                        needed_bytes,
+                        bytes,
+                        swapped_out_bytes,
                         free_bytes,
                     });
                 }
@@ -338,11 +340,11 @@ impl World {
             self.handle(Event::NotSwappedIn(id));
         } else if session.bytes > free {
             session.is_resident = false;
-            let needed_bytes = session.away;
+            let bytes = session.away;
             let free_bytes = (free + session.away).saturating_sub(session.bytes);
-            self.handle(Event::Full {
+            self.handle(Event::NoRoom {
                 session: id,
-                needed_bytes,
+                bytes,
                 free_bytes,
             });
         } else {

@@ -71,8 +71,8 @@ impl Connection {
         }
     }
 
-    /// Asks for more memory, again after each reconnect. Only one thread at a time may ask.
-    pub(super) fn ask_to_grow(&self, bytes: u64) -> Answer {
+    /// Sends a request for more memory, again after each reconnect. Only one thread at a time may ask.
+    pub(super) fn ask_to_grow(&self, request: &FromSession) -> Answer {
         let mut state = self.state();
         loop {
             while state.stream.is_none() && !state.is_lost {
@@ -84,9 +84,7 @@ impl Connection {
             let generation = state.generation;
             state.answer = None;
             if let Some(stream) = &state.stream {
-                let _ = stream
-                    .as_ref()
-                    .write_all(&FromSession::Grew { bytes }.encode());
+                let _ = stream.as_ref().write_all(&request.encode());
             }
             while state.answer.is_none() && state.stream.is_some() && state.generation == generation
             {

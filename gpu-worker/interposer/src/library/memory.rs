@@ -112,6 +112,11 @@ impl Memory {
         self.is_away
     }
 
+    /// How much of an allocation that was granted and not made counts as on the host.
+    pub(super) fn away_part(&self, bytes: u64) -> u64 {
+        if self.is_away { bytes } else { 0 }
+    }
+
     /// Bytes that are not on the GPU.
     pub(super) fn away_bytes(&self) -> u64 {
         self.regions.values().map(Region::away_bytes).sum()

@@ -21,6 +21,7 @@ mod heap;
 mod memory;
 mod monitoring;
 mod pools;
+mod room;
 mod shadows;
 mod sys;
 mod timers;
@@ -60,11 +61,6 @@ use wire::FromSession;
 
 /// The pause before the driver is asked again for memory that it did not have.
 const RETRY: Duration = Duration::from_millis(20);
-
-/// For memory that is in no ledger, others make room in steps of one part in this many of the GPU, but at most
-/// `ROOM_BYTES`.
-const ROOM_PART: u64 = 20;
-const ROOM_BYTES: u64 = 512 << 20;
 
 /// The state of the interposer in this process.
 struct Process {
@@ -161,7 +157,7 @@ impl Process {
     #[cold]
     fn submit_with_room(&self, submit: impl Fn() -> Code) -> Code {
         match self.gate.is_in_use() && !self.captures.any() {
-            true => self.with_room(submit),
+            true => room::with_room(self, submit),
             false => OUT_OF_MEMORY,
         }
     }
@@ -355,7 +351,10 @@ impl Process {
         if after > self.cap_bytes.load(Relaxed) {
             return Err(OUT_OF_MEMORY);
         }
-        let Answer::Yes { generation } = self.connection.ask_to_grow(region_bytes) else {
+        let request = FromSession::Grew {
+            bytes: region_bytes,
+        };
+        let Answer::Yes { generation } = self.connection.ask_to_grow(&request) else {
             return Err(OUT_OF_MEMORY);
         };
         let mut memory = self.memory();
@@ -368,7 +367,7 @@ impl Process {
         };
         match grown {
             Err(OUT_OF_MEMORY) => {
-                self.report_not_grown(region_bytes, place.0);
+                self.report_not_grown(&memory, region_bytes);
                 Ok(None)
             }
             Ok(Some(address)) => Ok(Some(address)),
@@ -379,10 +378,17 @@ impl Process {
         }
     }
 
-    fn report_not_grown(&self, bytes: u64, context: Context) {
-        let free_bytes = driver::free_bytes(context);
-        self.connection
-            .send(&FromSession::NotGrown { bytes, free_bytes });
+    /// Reports a granted allocation for which the driver had no room.
+    fn report_not_grown(&self, memory: &Memory, bytes: u64) {
+        let free_bytes = match driver::current() {
+            Ok((context, _)) => driver::free_bytes(context),
+            Err(_) => memory.free_bytes(),
+        };
+        self.connection.send(&FromSession::NotGrown {
+            bytes,
+            away_bytes: memory.away_part(bytes),
+            free_bytes,
+        });
     }
 
     /// Waits until memory that was freed in order can be released. `false` if there is none.
@@ -489,72 +495,10 @@ impl Process {
 
     /// Reports a granted allocation that was not made.
     fn report_not_used(&self, memory: &Memory, bytes: u64) {
-        let away_bytes = if memory.is_away() { bytes } else { 0 };
-        self.report_shrank(Freed { bytes, away_bytes });
-    }
-
-    /// Lets the driver allocate memory that cannot leave the GPU and is freed with `context`. `make` returns
-    /// the handle that frees it.
-    fn make_fixed(
-        &self,
-        bytes: u64,
-        context: Option<Context>,
-        make: impl Fn() -> Result<u64, Code>,
-    ) -> Code {
-        let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if self.connection.ask_to_grow(bytes) == Answer::No {
-                return OUT_OF_MEMORY;
-            }
-            let made = make();
-            let mut memory = self.memory();
-            if let Ok(key) = made {
-                memory.fix(key, bytes, context);
-            }
-            match (made, driver::current()) {
-                (Err(OUT_OF_MEMORY), Ok((context, _))) => {
-                    self.report_not_grown(bytes, context);
-                }
-                (made, _) => {
-                    self.report_not_used(&memory, bytes);
-                    self.report_fixed(&memory);
-                    return made.err().unwrap_or(SUCCESS);
-                }
-            }
-            drop(memory);
-            std::thread::sleep(RETRY);
-        }
-    }
-
-    /// Asks for room until the driver can create something that is in no ledger: a context, or loaded code. How
-    /// much room it needs is not known in advance.
-    fn with_room(&self, make: impl Fn() -> Code) -> Code {
-        let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
-        let part = (self.cap_bytes.load(Relaxed) / ROOM_PART).min(ROOM_BYTES);
-        let mut bytes = part;
-        loop {
-            let Answer::Yes { generation } = self.connection.ask_to_grow(bytes) else {
-                return OUT_OF_MEMORY;
-            };
-            let code = make();
-            // The lock is held so that this is sent before the next hello.
-            let memory = self.memory();
-            if self.connection.generation() == generation {
-                match code {
-                    OUT_OF_MEMORY => self.connection.send(&FromSession::NotGrown {
-                        bytes,
-                        free_bytes: 0,
-                    }),
-                    _ => self.report_not_used(&memory, bytes),
-                }
-            }
-            drop(memory);
-            if code != OUT_OF_MEMORY {
-                return code;
-            }
-            bytes += part;
-            std::thread::sleep(RETRY);
-        }
+        self.report_shrank(Freed {
+            bytes,
+            away_bytes: memory.away_part(bytes),
+        });
     }
 
     fn forget_fixed(&self, key: u64) {

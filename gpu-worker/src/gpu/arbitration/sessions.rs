@@ -310,14 +310,22 @@ impl Sessions {
 
     /// Returns whether the session may allocate this much more; the process is refused otherwise.
     pub(super) fn may_grow(&mut self, number: u64, bytes: u64) -> bool {
-        let token = self.token(number);
-        let may_grow = token.is_some_and(|token| {
-            self.allocated_bytes(token).saturating_add(bytes) <= self.cap_bytes(token)
+        self.may_have(number, bytes, Self::cap_bytes)
+    }
+
+    /// The same for room for memory that does not count against the cap.
+    pub(super) fn may_have_room(&mut self, number: u64, bytes: u64) -> bool {
+        self.may_have(number, bytes, Self::most_bytes)
+    }
+
+    fn may_have(&mut self, number: u64, bytes: u64, most: impl Fn(&Self, Token) -> u64) -> bool {
+        let may_have = self.token(number).is_some_and(|token| {
+            self.allocated_bytes(token).saturating_add(bytes) <= most(self, token)
         });
-        if !may_grow {
+        if !may_have {
             self.send(number, ToSession::Refuse { bytes });
         }
-        may_grow
+        may_have
     }
 
     pub(super) fn grow(&mut self, number: u64, bytes: u64) {

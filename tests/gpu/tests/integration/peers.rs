@@ -123,7 +123,7 @@ fn garbage_and_untrue_numbers_harm_nobody_else() {
         let token = world.admit(None);
         let mut peer = Peer::of(&world, token);
         for _ in 0..50 {
-            let (kind, number) = (next() % 15, numbers[(next() % 5) as usize]);
+            let (kind, number) = (next() % 16, numbers[(next() % 5) as usize]);
             let message = match kind {
                 0 => FromSession::Want,
                 1 => FromSession::Yielded {
@@ -145,6 +145,7 @@ fn garbage_and_untrue_numbers_harm_nobody_else() {
                     new_place_bytes: number,
                 },
                 14 => FromSession::Pinned { bytes: number },
+                15 => FromSession::NeedsRoom { bytes: number },
                 6 => FromSession::SwappedIn {
                     bytes: number,
                     nanoseconds: number,
@@ -156,6 +157,7 @@ fn garbage_and_untrue_numbers_harm_nobody_else() {
                 },
                 9 => FromSession::NotGrown {
                     bytes: number,
+                    away_bytes: numbers[(next() % 5) as usize],
                     free_bytes: numbers[(next() % 5) as usize],
                 },
                 _ => FromSession::Fault {
@@ -277,7 +279,8 @@ fn a_session_cannot_report_more_fixed_memory_than_its_limit_allows() {
     let mut peer = Peer::of(&world, token);
     let bytes = u64::MAX;
     peer.send(FromSession::Fixed { bytes });
-    peer.grow(0);
+    peer.send(FromSession::NeedsRoom { bytes });
+    assert_eq!(peer.receive(), ToSession::Refuse { bytes });
     // An eighth of the GPU is for memory that the limit does not bound.
     assert_eq!(world.usage(token).peak_bytes, 16 * MIB);
     world.client().does(&format!("allocate a {}", 48 * MIB));

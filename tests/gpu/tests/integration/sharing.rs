@@ -398,6 +398,45 @@ fn others_make_room_for_code() {
 }
 
 #[test]
+fn others_make_room_for_what_a_session_makes_while_its_memory_is_on_the_host() {
+    for make in [
+        "launch nothing 1",
+        &format!("allocate-managed m {}", 4 * MIB),
+    ] {
+        let mut world = World::new(64 * MIB);
+        let mut first = world.client();
+        for buffer in ["a", "b", "c"] {
+            first.does(&format!("allocate {buffer} {}", 4 * MIB));
+        }
+        first.does("set a 1");
+        let mut second = world.client();
+        second.does(&format!("allocate a {}", 56 * MIB));
+        second.does("set a 2");
+        // Neither may be chosen to leave the GPU with its context.
+        for token in &world.tokens {
+            world.cell(*token, Cell::Started);
+        }
+        world.machine.charge_code(2 * MIB).unwrap();
+        first.does(make);
+        for client in [&mut first, &mut second] {
+            assert_eq!(client.does("check a"), "right");
+        }
+    }
+}
+
+#[test]
+fn code_does_not_count_against_the_limit_of_its_session() {
+    let mut world = World::new(64 * MIB);
+    let token = world.admit(Some(8 * MIB));
+    let mut limited = world.client_of(token, &[]);
+    limited.does(&format!("allocate a {}", 8 * MIB));
+    let mut other = world.client();
+    other.does(&format!("allocate a {}", 54 * MIB));
+    world.machine.charge_code(3 * MIB).unwrap();
+    limited.does("launch nothing 1");
+}
+
+#[test]
 fn who_has_no_cell_leaves_the_card_when_contexts_take_too_much_of_it() {
     let mut world = World::with_settings(64 * MIB, hurry);
     world.machine.charge_contexts(8 * MIB).unwrap();

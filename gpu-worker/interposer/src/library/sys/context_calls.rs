@@ -4,7 +4,7 @@
 #![allow(non_snake_case)]
 
 use super::{
-    super::{PROCESS, contexts},
+    super::{PROCESS, contexts, room},
     driver::{
         Code, Context, Export, NOT_FOUND, ONLY_DEVICE, OUT_OF_MEMORY, SUCCESS, context_of_green,
         current, current_context, has_primary_context, primary_context,
@@ -169,7 +169,7 @@ fn meeting(context: *const usize, code: Code) -> Code {
 /// Others make room if the driver has none for memory that is in no ledger.
 pub(super) fn making(driver: impl Fn() -> Code) -> Code {
     match driver() {
-        OUT_OF_MEMORY if is_in_use() => PROCESS.with_room(driver),
+        OUT_OF_MEMORY if is_in_use() => room::with_room(&PROCESS, driver),
         code => code,
     }
 }

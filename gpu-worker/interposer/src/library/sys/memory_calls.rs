@@ -5,7 +5,7 @@
 #![allow(non_snake_case)]
 
 use super::{
-    super::PROCESS,
+    super::{PROCESS, room},
     driver::{
         self, Code, Context, Export, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, PER_THREAD, SUCCESS,
         Stream,
@@ -292,7 +292,7 @@ pub(super) fn fixed_with(
     if !is_in_use() || key.is_null() || bytes == 0 {
         return driver();
     }
-    PROCESS.make_fixed(bytes, context, || match driver() {
+    room::make_fixed(&PROCESS, bytes, context, || match driver() {
         // SAFETY: the driver has just written there.
         SUCCESS => Ok(unsafe { *key }),
         code => Err(code),
