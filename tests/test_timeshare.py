@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,8 +102,10 @@ def driver_of(service: Service) -> Path:
 
 
 # Offsets in the card's file.
-LOST, SLICES, CONTEXT, PINNED = 3, 4, 5, 492
+LOST, SLICES, CONTEXT, HELD, PINNED = 3, 4, 5, 488, 492
 GPU_IS_LOST = 15
+
+CANCEL_GRACE_S = 1
 
 
 def put(machine: Path, place: int, number: int) -> None:
@@ -121,7 +124,9 @@ def start_worker(service: Service, machine: Path, **environment: str) -> str:
     driver = {"LD_LIBRARY_PATH": str(driver_of(service)), "BATON_TEST_GPU": str(machine / "card")}
     sandbox = environment.setdefault("BATON_WORKER_SANDBOX", "none")
     prefix = WITHOUT_USER_NAMESPACES if sandbox == "landlock" else []
-    return service.start_worker(slots=4, prefix=prefix, BATON_WORKER_CANCEL_GRACE="1s", **driver, **environment)
+    return service.start_worker(
+        slots=4, prefix=prefix, BATON_WORKER_CANCEL_GRACE=f"{CANCEL_GRACE_S}s", **driver, **environment
+    )
 
 
 @pytest.fixture
@@ -306,6 +311,27 @@ def test_a_cell_that_waits_until_its_session_can_come_back_is_interrupted(
     endless.finish()
     # If a cell never began, its session ends.
     assert asleep.gpu("print(card.module, kept)").ok().stdout == f"{NEW} ['as it was']\n"
+
+
+def test_a_cell_that_is_interrupted_while_it_waits_for_the_gpu_keeps_its_session(
+    notebook: Callable[[], Kernel], machine: Path
+) -> None:
+    put(machine, HELD, 1)
+    waiting, holding = notebook(), notebook()
+    waiting.gpu("import card\nkept = ['as it was']\naddress = card.allocate(8)").ok()
+    holds = holding.begin("%%gpu\nimport card\ncard.launch('held')\nprint('begun')\ncard.call('cuCtxSynchronize')")
+    holds.wait_for_text("begun")
+    waits = waiting.begin(
+        "%%gpu\nkept.append('and more')\nprint('begun')\ncard.launch('add', address, 8, 1)", stop_on_error=False
+    )
+    waits.wait_for_text("begun")
+    waiting.interrupt()
+    # Without the wait, its session would end.
+    time.sleep(4 * CANCEL_GRACE_S)
+    put(machine, HELD, 0)
+    assert waits.finish().reply["ename"] == "KeyboardInterrupt"
+    holds.finish().ok()
+    assert waiting.gpu("print(card.module, kept)").ok().stdout == f"{SAME} ['as it was', 'and more']\n"
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,8 @@ pub enum Cell {
     /// On its way to the session.
     Expected,
     Started,
+    /// Asked to stop.
+    Stopped,
     Ended,
 }
 
@@ -239,6 +241,13 @@ impl Gpu {
     pub async fn usage(&self, token: Token) -> Usage {
         let (answer, answered) = oneshot::channel();
         self.request(Request::TellUsage(token, answer));
+        answered.await.unwrap_or_default()
+    }
+
+    /// Whether the session waits for its turn on the GPU, or for room there.
+    pub async fn waits(&self, token: Token) -> bool {
+        let (answer, answered) = oneshot::channel();
+        self.request(Request::TellWaiting(token, answer));
         answered.await.unwrap_or_default()
     }
 

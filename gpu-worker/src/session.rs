@@ -293,6 +293,14 @@ impl Session {
         self.gpu.membership()
     }
 
+    /// Whether it waits for its turn on the GPU, or for room there.
+    pub(crate) async fn waits_for_gpu(&self) -> bool {
+        match self.gpu() {
+            Some(gpu) => gpu.waits().await,
+            None => false,
+        }
+    }
+
     /// How long it has waited for its turn on the GPU since its usage was last read. Only between cells, because this
     /// reads the usage.
     pub(crate) async fn waited_for_gpu(&self) -> Duration {

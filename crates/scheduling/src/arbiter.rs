@@ -55,6 +55,8 @@ pub enum Event {
     /// A cell is on its way to the session.
     Expected(SessionId),
     CellStarted(SessionId),
+    /// The cell was asked to stop. It can react only when it has the GPU, so it comes before longer cells.
+    CellStopped(SessionId),
     /// The cell may still have work in flight; the lease comes back with [`Event::Yielded`].
     CellEnded(SessionId),
     /// The session tries to submit work and has no lease.

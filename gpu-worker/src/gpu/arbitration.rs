@@ -34,6 +34,7 @@ pub(super) enum Request {
     Limit(Token, Option<u64>, Unheard),
     Cell(Token, Cell),
     TellUsage(Token, oneshot::Sender<Usage>),
+    TellWaiting(Token, oneshot::Sender<bool>),
     TellProcess(Token, oneshot::Sender<Option<Lone>>),
     Vacated(Lone),
     MakeRoom(Token, u64, oneshot::Sender<bool>),
@@ -131,6 +132,9 @@ impl Arbitration {
             Request::TellUsage(token, answer) => {
                 let _ = answer.send(self.sessions.usage(token));
             }
+            Request::TellWaiting(token, answer) => {
+                let _ = answer.send(self.sessions.waits(token));
+            }
             Request::TellProcess(token, answer) => {
                 let _ = answer.send(self.sessions.lone_process(token));
             }
@@ -158,6 +162,7 @@ impl Arbitration {
             self.handle(match cell {
                 Cell::Expected => Event::Expected(number),
                 Cell::Started => Event::CellStarted(number),
+                Cell::Stopped => Event::CellStopped(number),
                 Cell::Ended => Event::CellEnded(number),
             });
         }

@@ -288,6 +288,11 @@ impl Membership {
         async move { shared.gpu.usage(token).await.fault }
     }
 
+    /// See [`Gpu::waits`].
+    pub(crate) async fn waits(&self) -> bool {
+        self.shared.gpu.waits(self.token).await
+    }
+
     /// Returns the usage since the last call, and starts a new count.
     pub(crate) async fn usage(&self) -> Usage {
         self.shared.gpu.usage(self.token).await

@@ -289,6 +289,7 @@ impl RunningCell<'_> {
             Event::CancelIgnored => return Some(self.limits.ending_of_ignored_cancel()),
             Event::Stopping => return Some(stopped(self.context, self.kind)),
             Event::MemoryDue => {
+                self.limits.wait_for_gpu(&self.session).await;
                 let bytes = limits::memory(&self.session, self.context).await;
                 let known = &job.events.memory_bytes;
                 known.store(bytes.unwrap_or_default(), Ordering::Relaxed);
@@ -573,6 +574,7 @@ impl RunningCell<'_> {
             Phase::Applying { .. } | Phase::Running { .. } | Phase::Fetching { .. }
         );
         if listens {
+            gpu_use::report(&self.session, gpu::Cell::Stopped);
             self.session.interrupt();
         }
     }

@@ -103,6 +103,9 @@ impl Arbiter {
             Event::CellStarted(id) => {
                 state.sessions.change(id, Session::begin_cell);
             }
+            Event::CellStopped(id) => {
+                state.sessions.change(id, Session::stop_cell);
+            }
             Event::CellEnded(id) => {
                 leases::preempt(state, id, actions);
                 state.sessions.change(id, Session::end_cell);

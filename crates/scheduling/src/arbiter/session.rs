@@ -325,6 +325,11 @@ impl Session {
         self.attained = Duration::ZERO;
     }
 
+    /// From now on, its cell counts as a new one in the order.
+    pub(crate) fn stop_cell(&mut self) {
+        self.attained = Duration::ZERO;
+    }
+
     /// Its memory is not moved before this time, because the session may free some of it until then.
     pub(crate) fn trims_until(&self, limit: Duration) -> Option<Duration> {
         match self.trim {

@@ -5,6 +5,7 @@
 mod ahead;
 mod full;
 mod script;
+mod stops;
 mod world;
 
 use baton_scheduling::arbiter::{Action, Arbiter, Event, Memory, Settings};

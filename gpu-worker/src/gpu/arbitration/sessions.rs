@@ -58,6 +58,8 @@ struct Process {
     is_welcome: bool,
     /// Set while the process has not confirmed a new cap.
     unheard: Option<Unheard>,
+    /// Whether its last request for memory has no answer yet.
+    is_growing: bool,
     waits_since: Option<Instant>,
     holds_since: Option<Instant>,
 }
@@ -216,6 +218,7 @@ impl Sessions {
                 fixed_bytes: 0,
                 is_welcome: false,
                 unheard: None,
+                is_growing: false,
                 waits_since: None,
                 holds_since: None,
             },
@@ -322,8 +325,9 @@ impl Sessions {
         let may_have = self.token(number).is_some_and(|token| {
             self.allocated_bytes(token).saturating_add(bytes) <= most(self, token)
         });
-        if !may_have {
-            self.send(number, ToSession::Refuse { bytes });
+        match self.processes.get_mut(&number) {
+            Some(process) if may_have => process.is_growing = true,
+            _ => self.send(number, ToSession::Refuse { bytes }),
         }
         may_have
     }
@@ -331,6 +335,7 @@ impl Sessions {
     pub(super) fn grow(&mut self, number: u64, bytes: u64) {
         if let Some(process) = self.processes.get_mut(&number) {
             process.bytes += bytes;
+            process.is_growing = false;
             if process.is_welcome {
                 self.send(number, ToSession::Grow { bytes });
             }
@@ -340,9 +345,11 @@ impl Sessions {
     }
 
     pub(super) fn refuse(&mut self, number: u64, bytes: u64) {
-        let process = self.processes.get(&number);
-        if process.is_some_and(|one| one.is_welcome) {
-            self.send(number, ToSession::Refuse { bytes });
+        if let Some(process) = self.processes.get_mut(&number) {
+            process.is_growing = false;
+            if process.is_welcome {
+                self.send(number, ToSession::Refuse { bytes });
+            }
         }
         self.welcome(number);
     }
@@ -408,6 +415,12 @@ impl Sessions {
         if let Some(process) = self.processes.get_mut(&number) {
             process.waits_since.get_or_insert_with(Instant::now);
         }
+    }
+
+    /// Whether a process of the session waits for a lease or for memory.
+    pub(super) fn waits(&self, token: Token) -> bool {
+        let mut of_it = self.processes.values().filter(|one| one.token == token);
+        of_it.any(|one| one.is_growing || one.waits_since.is_some())
     }
 
     pub(super) fn grant(&mut self, number: u64, epoch: Epoch) {

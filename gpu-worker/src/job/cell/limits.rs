@@ -14,18 +14,28 @@ use baton_protocol::{Cell, JobKind, Outcome, RemoteError};
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// How much longer a cell that waits for the GPU may take to react to an interrupt. The session that has the GPU is ended
+/// earlier if it does not give it up.
+const GPU_PATIENCE: Duration = Duration::from_secs(120);
+
 pub(super) struct Limits {
     kind: JobKind,
     /// How long the cell may run.
     time: Option<Limit>,
     /// The time limit interrupted the cell, not the student.
     time_is_up: bool,
-    /// After this time, the session of a cell that was interrupted is ended.
-    cancel_ends: Option<Instant>,
+    cancelled: Option<Cancelled>,
     grace: Duration,
     /// How long the session may take after the cell's code has ended.
     patience: Duration,
     code_ended: Option<Instant>,
+}
+
+/// When the session of an interrupted cell is ended.
+struct Cancelled {
+    ends: Instant,
+    /// The end while the cell waits for the GPU.
+    ends_at_latest: Instant,
 }
 
 impl Limits {
@@ -37,7 +47,7 @@ impl Limits {
                 longest: cell.longest_timeout_ms.map(Duration::from_millis),
             }),
             time_is_up: false,
-            cancel_ends: None,
+            cancelled: None,
             grace: config.cancel_grace,
             patience: config.patience,
             code_ended: None,
@@ -45,7 +55,21 @@ impl Limits {
     }
 
     pub(super) fn cancel(&mut self) {
-        self.cancel_ends = Some(Instant::now() + self.grace);
+        let ends = Instant::now() + self.grace;
+        self.cancelled = Some(Cancelled {
+            ends,
+            ends_at_latest: ends + GPU_PATIENCE,
+        });
+    }
+
+    /// Time in which an interrupted cell waits for the GPU does not count, because Python handles the interrupt only
+    /// when the call returns.
+    pub(super) async fn wait_for_gpu(&mut self, session: &Session) {
+        if let Some(cancelled) = &mut self.cancelled
+            && session.waits_for_gpu().await
+        {
+            cancelled.postpone(self.grace);
+        }
     }
 
     pub(super) fn end_time(&mut self) {
@@ -58,14 +82,15 @@ impl Limits {
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
-        self.cancel_ends.is_some()
+        self.cancelled.is_some()
     }
 
     /// When the session's time to react to the interrupt is over.
     pub(super) fn cancel_ignored_at(&self) -> Option<Instant> {
-        match (self.cancel_ends, self.code_ended) {
-            (Some(_), Some(ended)) => ended.checked_add(self.patience),
-            (cancel_ends, _) => cancel_ends,
+        let cancelled = self.cancelled.as_ref()?;
+        match self.code_ended {
+            Some(ended) => ended.checked_add(self.patience),
+            None => Some(cancelled.ends),
         }
     }
 
@@ -100,6 +125,12 @@ impl Limits {
         }
         let error = messages::stopped_in_time(self.kind, self.time.unwrap_or_default(), error);
         (Outcome::TimedOut, Some(error))
+    }
+}
+
+impl Cancelled {
+    fn postpone(&mut self, grace: Duration) {
+        self.ends = (Instant::now() + grace).min(self.ends_at_latest);
     }
 }
 
@@ -139,4 +170,23 @@ pub(super) fn too_much_memory(
         let error = messages::out_of_memory(kind, bytes, limit);
         Ending::without_state(Outcome::OutOfMemory, error)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_in_which_a_cell_waits_for_the_gpu_does_not_count_within_bounds() {
+        let (grace, begin) = (Duration::from_secs(10), Instant::now());
+        let mut cancelled = Cancelled {
+            ends: begin + grace,
+            ends_at_latest: begin + grace + GPU_PATIENCE,
+        };
+        for (waited, ends) in [(5, 15), (100, 110), (125, 130), (129, 130)] {
+            tokio::time::advance(begin + Duration::from_secs(waited) - Instant::now()).await;
+            cancelled.postpone(grace);
+            assert_eq!(cancelled.ends, begin + Duration::from_secs(ends));
+        }
+    }
 }
