@@ -258,7 +258,7 @@ impl Job {
         self.fencing = self.fencing.max(fencing);
     }
 
-    /// Applies an event of its worker that [`may_follow`] permits. Returns what to store besides the event.
+    /// Applies a valid event of its worker. Returns what to store besides the event.
     pub(super) fn apply(&mut self, event: &JobEvent, now: Now) -> Option<Write> {
         if self.phase == Phase::Finished || matches!(event, JobEvent::Finished(_)) {
             self.remainder = remainder_after(event);
@@ -566,32 +566,6 @@ impl End {
             error: finished.error.clone(),
             returned_bytes: finished.state.as_ref().map(State::bytes),
         }
-    }
-}
-
-/// Whether a worker's event is valid in the job's phase.
-pub(super) fn may_follow(job: &Job, event: &JobEvent) -> bool {
-    match (job.phase, event) {
-        (Phase::Finished, JobEvent::DeferredState { .. }) => {
-            matches!(job.remainder, Remainder::Deferred | Remainder::Sent)
-        }
-        (Phase::Finished, JobEvent::Salvaged { .. }) => job.remainder == Remainder::Session,
-        (
-            Phase::Assigned,
-            JobEvent::StateWanted { .. }
-            | JobEvent::BytesWanted { .. }
-            | JobEvent::Started { .. }
-            | JobEvent::NotStarted { .. },
-        )
-        | (
-            Phase::Started,
-            JobEvent::Output(_) | JobEvent::InputWanted { .. } | JobEvent::NamesWanted { .. },
-        )
-        | (
-            Phase::Assigned | Phase::Started,
-            JobEvent::FilesWanted { .. } | JobEvent::Finished(_),
-        ) => true,
-        _ => false,
     }
 }
 

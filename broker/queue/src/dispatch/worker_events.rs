@@ -2,7 +2,7 @@
 
 use super::{
     Batch, ConnectionId, Dispatch, Now, Observation, Phase, environments,
-    job::may_follow,
+    job::Job,
     transitions::{
         Ended, after_end, append, charge, end_cancelled, end_unneeded_sessions, ran, requeue,
     },
@@ -10,6 +10,7 @@ use super::{
 use crate::{
     StopReason,
     bounds::{cut_prompt, cut_reason, cut_usage},
+    record::Remainder,
 };
 use baton_protocol::{
     FencingNumber, Finished, JobEvent, JobId, JobKind, Outcome, RemoteError, Usage, WorkerId,
@@ -299,5 +300,31 @@ fn set_stop_reason(
         error.value = stopped.sentence(kind);
         let line = format!("{}. Its changes so far are in your notebook", error.value);
         error.traceback.push(line);
+    }
+}
+
+/// Whether a worker's event is valid in the job's phase.
+fn may_follow(job: &Job, event: &JobEvent) -> bool {
+    match (job.phase(), event) {
+        (Phase::Finished, JobEvent::DeferredState { .. }) => {
+            matches!(job.remainder(), Remainder::Deferred | Remainder::Sent)
+        }
+        (Phase::Finished, JobEvent::Salvaged { .. }) => job.remainder() == Remainder::Session,
+        (
+            Phase::Assigned,
+            JobEvent::StateWanted { .. }
+            | JobEvent::BytesWanted { .. }
+            | JobEvent::Started { .. }
+            | JobEvent::NotStarted { .. },
+        )
+        | (
+            Phase::Started,
+            JobEvent::Output(_) | JobEvent::InputWanted { .. } | JobEvent::NamesWanted { .. },
+        )
+        | (
+            Phase::Assigned | Phase::Started,
+            JobEvent::FilesWanted { .. } | JobEvent::Finished(_),
+        ) => true,
+        _ => false,
     }
 }
